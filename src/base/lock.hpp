@@ -32,7 +32,7 @@ class EngineLock {
   EngineLock(const EngineLock&) = delete;
   EngineLock& operator=(const EngineLock&) = delete;
 
-  [[gnu::always_inline]] void lock() noexcept {
+  void lock() noexcept {
     if (!threaded_ || enter_by_bias()) return;
     lock_slow();
   }
@@ -41,7 +41,7 @@ class EngineLock {
     if (!threaded_ || enter_by_bias()) return true;
     return try_lock_slow();
   }
-  [[gnu::always_inline]] void unlock() noexcept {
+  void unlock() noexcept {
     if (!threaded_) return;
     if (!through_mutex_) {
       // relaxed: no bias begins or ends while we are inside

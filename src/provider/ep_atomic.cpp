@@ -281,6 +281,24 @@ ssize_t keep(Ep& ep, const char* call, Call& c, const fi_msg_atomic& msg, uint64
 
 // ---- base ---------------------------------------------------------------------------------------
 
+// As in ep_rma.cpp.
+[[gnu::always_inline]] inline bool put_atomic_line(Ep& ep, const fi_ioc& operand, fi_addr_t peer,
+                                                   const qp::LineRmaWr& wr,
+                                                   wire::AtomicCode code) noexcept {
+  qp::Qp* qp = ep.core->qp_of(peer);
+  if (qp == nullptr ||
+      !qp->atomic_line(wr, code, static_cast<uint32_t>(operand.count), operand.addr)) {
+    return false;
+  }
+  ep.engine->on_posted();
+  return true;
+}
+[[gnu::noinline]] bool put_atomic_line_locked(Ep& ep, fi_ioc operand, fi_addr_t peer,
+                                              qp::LineRmaWr wr, wire::AtomicCode code) noexcept {
+  nic::EngineGuard guard(*ep.engine);
+  return put_atomic_line(ep, operand, peer, wr, code);
+}
+
 // The hot path of those with one flat operand: a small one to a known peer goes straight into its
 // ring. False: nothing was done.
 [[gnu::always_inline]] inline bool start_line(Ep& ep, const fi_ioc& operand, fi_addr_t peer,
@@ -295,25 +313,20 @@ ssize_t keep(Ep& ep, const char* call, Call& c, const fi_msg_atomic& msg, uint64
   const size_t len = operand.count * transport::atomic_size(static_cast<AtomicType>(type));
   if (wish.inject && len > ep.inject_size) [[unlikely]]
     return false;
-  nic::EngineGuard guard(*ep.engine);
-  qp::Qp* qp = ep.core->qp_of(peer);
-  if (qp == nullptr || !qp->atomic_line({.addr = addr,
-                                         .len = len,
-                                         .key = key,
-                                         .imm = 0,
-                                         .context = context,
-                                         .flags = FI_ATOMIC | FI_WRITE,
-                                         .has_imm = false,
-                                         .completion = wish.completion},
-                                        {.op = static_cast<uint8_t>(op),
-                                         .type = static_cast<uint8_t>(type),
-                                         .kind = static_cast<uint8_t>(AtomicKind::base),
-                                         .ranges = 1},
-                                        static_cast<uint32_t>(operand.count), operand.addr)) {
-    return false;
-  }
-  ep.engine->on_posted();
-  return true;
+  const qp::LineRmaWr wr{.addr = addr,
+                         .len = len,
+                         .key = key,
+                         .imm = 0,
+                         .context = context,
+                         .flags = FI_ATOMIC | FI_WRITE,
+                         .has_imm = false,
+                         .completion = wish.completion};
+  const wire::AtomicCode code{.op = static_cast<uint8_t>(op),
+                              .type = static_cast<uint8_t>(type),
+                              .kind = static_cast<uint8_t>(AtomicKind::base),
+                              .ranges = 1};
+  return ep.engine->lock().threaded() ? put_atomic_line_locked(ep, operand, peer, wr, code)
+                                      : put_atomic_line(ep, operand, peer, wr, code);
 }
 
 template <bool kDescribed>

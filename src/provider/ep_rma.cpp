@@ -88,6 +88,22 @@ template <bool IsWrite, typename How = Now>
   return how.template access<IsWrite>(ep, call, wr);
 }
 
+// With the engine's lock, or where there is none.
+[[gnu::always_inline]] inline bool put_write_line(Ep& ep, const void* buf, fi_addr_t peer,
+                                                  const qp::LineRmaWr& wr) noexcept {
+  qp::Qp* qp = ep.core->qp_of(peer);
+  if (qp == nullptr || !qp->write_line(wr, buf)) [[unlikely]]
+    return false;
+  ep.engine->on_posted();
+  return true;
+}
+// By value: nothing is stored where no lock is needed.
+[[gnu::noinline]] bool put_write_line_locked(Ep& ep, const void* buf, fi_addr_t peer,
+                                             qp::LineRmaWr wr) noexcept {
+  nic::EngineGuard guard(*ep.engine);
+  return put_write_line(ep, buf, peer, wr);
+}
+
 // The hot path of those with one flat buffer: a small one to a known peer goes straight into its
 // ring. False: nothing was done.
 [[gnu::always_inline]] inline bool write_line(Ep& ep, const void* buf, fi_addr_t peer,
@@ -97,12 +113,8 @@ template <bool IsWrite, typename How = Now>
       wish.commit || (wish.inject && wr.len > ep.inject_size)) [[unlikely]] {
     return false;
   }
-  nic::EngineGuard guard(*ep.engine);
-  qp::Qp* qp = ep.core->qp_of(peer);
-  if (qp == nullptr || !qp->write_line(wr, buf)) [[unlikely]]
-    return false;
-  ep.engine->on_posted();
-  return true;
+  return ep.engine->lock().threaded() ? put_write_line_locked(ep, buf, peer, wr)
+                                      : put_write_line(ep, buf, peer, wr);
 }
 
 [[gnu::noinline]] ssize_t write_as_any(Ep& ep, const char* call, const void* buf, size_t len,

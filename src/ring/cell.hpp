@@ -66,8 +66,9 @@ class CellWriter {
     return cells_[position & mask_].body;
   }
 
-  // Makes n_cells from pos() on visible as one message.
-  void publish(uint32_t n_cells) noexcept {
+  // Makes n_cells from pos() on visible as one message. Part of its callers: one that is called
+  // would cost who posts a sixth of his instructions.
+  [[gnu::always_inline]] void publish(uint32_t n_cells) noexcept {
     APERTURE_DEBUG_ASSERT(n_cells != 0);
     for (uint32_t i = n_cells; i-- > 1;) {
       // relaxed: the first cell's release below covers the continuation cells

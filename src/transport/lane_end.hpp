@@ -134,7 +134,7 @@ class LaneEnd {
   }
   // The two steps of that, for whom a call in the middle of his way would cost: true, and
   // tell_of_request() is due, at the end of the caller.
-  [[nodiscard]] bool put_request(uint32_t n_cells) noexcept {
+  [[nodiscard, gnu::always_inline]] bool put_request(uint32_t n_cells) noexcept {
     link::Lane& lane = *lane_;  // asked for once: what is published might be anything to a compiler
     lane.request_tx.cells.publish(n_cells);
     return fences_ || lane.request_tx.must_ring();
