@@ -14,8 +14,8 @@
 //
 // Of the channels that one thread fetches from, the one that it waited for last is woken so
 // (Waiter), if there is a path to it: that wakes the thread, whose look raises the others' events,
-// and no channel is readable for nothing. And the engine is put to sleep for the last of those whose
-// events lie ready.
+// and no channel is readable for nothing. And the engine is put to sleep for the last of those
+// whose events lie ready.
 #pragma once
 
 #include <mutex>
