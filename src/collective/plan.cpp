@@ -112,10 +112,13 @@ void finish(const Step& step, Reduction how) noexcept {
   switch (step.then) {
     case Then::nothing: return;
     case Then::copy: copy_now(step.target, step.source, step.bytes); return;
-    case Then::reduce:
+    case Then::reduce: {
+      const size_t size = transport::atomic_size(how.type);
+      assert(size != 0);  // asked for when the operation began
       transport::execute_atomic(how.op, how.type, step.target, step.source, nullptr, nullptr,
-                                step.bytes / transport::atomic_size(how.type));
+                                step.bytes / size);
       return;
+    }
   }
 }
 

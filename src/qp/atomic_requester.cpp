@@ -108,7 +108,9 @@ bool AtomicRequester::put_in_cells(const AtomicWr& wr, Wqe& wqe) noexcept {
   const uint32_t n_cells = wire::cells_of(Op::atomic, key.flags, payload);
   if (!responses_.room_for_piece(n_cells)) return false;
   core_.note_piece(wqe, n_cells, range, 0);
-  const auto count = static_cast<uint32_t>(wr.len / transport::atomic_size(wr.type));
+  const size_t size = transport::atomic_size(wr.type);
+  assert(size != 0);
+  const auto count = static_cast<uint32_t>(wr.len / size);
   wire::store(tx.cells.body(), Head::make(Op::atomic, key.flags, payload, range.addr),
               wire::AtomicFields{key.key, code_of(wr), count}, key.secret);
   ring::BodyWriter cursor(tx.cells, wire::payload_offset(Op::atomic, key.flags));
@@ -134,6 +136,7 @@ bool AtomicRequester::put_in_bytes(const AtomicWr& wr, Wqe& wqe) noexcept {
   uint64_t pos = 0;
   const transport::Put put = core_.lane.put_request_bytes(len, pos, [&](std::byte* to) {
     const size_t size = transport::atomic_size(wr.type);
+    assert(size != 0);
     for (size_t i = 0; i < wr.range_count; ++i) {
       const wire::AtomicRange range{wr.ranges[i].addr, keys[i].key, wr.ranges[i].len / size};
       std::memcpy(to + i * sizeof range, &range, sizeof range);

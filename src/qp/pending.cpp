@@ -146,6 +146,7 @@ void Pending::on_result(const SoundHead& head) noexcept {
 
 // Of an operation that is not a Told.
 inline void Pending::succeed(const Completion& entry, bool has_entry, Counter* counter) noexcept {
+  assert(!has_entry || core_.port.tx_cq != nullptr);
   if (has_entry) core_.port.tx_cq->push(entry);
   if (counter != nullptr) counter->add(1);
 }
