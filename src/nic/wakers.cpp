@@ -94,7 +94,9 @@ bool Wakers::make_room_for_path() noexcept {
   WakePath** const idle =
       std::find_if(paths_.data(), end, [](const WakePath* path) { return !path->is_taken; });
   if (idle == end) return false;
-  forget_path(**idle);
+  WakePath& given = **idle;
+  forget_path(given);
+  given.on_given_away();
   return true;
 }
 

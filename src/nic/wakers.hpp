@@ -26,13 +26,20 @@
 
 namespace aperture::nic {
 
-// Of an epoll descriptor, which whoever owns this closes after Wakers::forget_path().
-struct WakePath {
+// Of an epoll descriptor, which whoever owns this closes after Wakers::forget_path(). Guarded by
+// the engine's lock.
+class WakePath {
+ public:
+  virtual ~WakePath() = default;
+
   int fd = -1;
-  bool is_taken = false;  // in use
 
  private:
   friend class Wakers;
+  // It was left and another one has its place: a ring makes the descriptor readable no more.
+  virtual void on_given_away() noexcept {}
+
+  bool is_taken = false;  // in use
   bool is_there = false;  // sleep_fd() is in it
   bool is_heard = false;  // and makes it readable
 };

@@ -112,7 +112,7 @@ int control_cntr(fid* fid, int command, void* arg) noexcept {
   if (command == FI_SETOPSFLAG && arg != nullptr) {
     return *static_cast<uint64_t*>(arg) == 0 ? 0 : -FI_EBADFLAGS;
   }
-  return control_wait("fi_control(cntr)", cntr.wait_obj, cntr.sleeper.fd(), command, arg);
+  return control_wait("fi_control(cntr)", cntr.wait_obj, cntr.sleeper.descriptor(), command, arg);
 }
 
 fi_ops g_cntr_fid_ops = fid_ops<"cntr">(

@@ -22,7 +22,7 @@ int close_cq(fid* fid) noexcept {
 
 int control_cq(fid* fid, int command, void* arg) noexcept {
   auto& cq = object_of<FabricCq>(fid);
-  return control_wait("fi_control(cq)", cq.wait_obj, cq.sleeper.fd(), command, arg);
+  return control_wait("fi_control(cq)", cq.wait_obj, cq.sleeper.descriptor(), command, arg);
 }
 
 fi_ops g_cq_fid_ops = fid_ops<"cq">(

@@ -134,7 +134,7 @@ Sleeper::~Sleeper() {
   if (domain_ == nullptr || !epoll_) return;
   nic::EngineGuard guard(*domain_->engine);
   if (armed_) disarm();
-  domain_->engine->wakers().forget_path(path_);
+  domain_->engine->wakers().forget_path(*this);
 }
 
 Slept Sleeper::sleep(fi_wait_obj obj, const Deadline& deadline) const {
@@ -159,15 +159,15 @@ int Sleeper::open(Domain& domain, fi_wait_obj obj, qp::WakeFd& wake_fd) {
     return refuse(-FI_EMFILE,
                   "opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
                   std::strerror(errno));
-  path_.fd = epoll_.get();
+  WakePath::fd = epoll_.get();
   nic::EngineGuard guard(*domain.engine);
   // for programs that wait for it and have never called fi_trywait()
-  if (domain.engine->wakers().take_path(path_)) domain.engine->wakers().leave_path(path_);
+  if (domain.engine->wakers().take_path(*this)) domain.engine->wakers().leave_path(*this);
   return 0;
 }
 
 bool Sleeper::try_sleep(Waits waits, bool (*ready)(const void*), const void* what) noexcept {
-  const bool reachable = waits == Waits::in_call || domain_->engine->wakers().take_path(path_);
+  const bool reachable = waits == Waits::in_call || domain_->engine->wakers().take_path(*this);
   for (int round = 0; round < kSleepRounds; ++round) {
     domain_->engine->poll();
     if (ready(what) || !reachable) break;
@@ -198,7 +198,7 @@ void Sleeper::arm() noexcept {
 void Sleeper::disarm() noexcept {
   assert(armed_);
   armed_ = false;
-  domain_->engine->wakers().leave_path(path_);
+  domain_->engine->wakers().leave_path(*this);
   [[maybe_unused]] const size_t gone = std::erase(domain_->sleepers, this);
   assert(gone == 1);
   if (!domain_->engine->lock().threaded()) {
@@ -218,6 +218,12 @@ void Sleeper::put_back_to_sleep(Domain& domain) noexcept {
     domain.engine->poll();
   }
   for (Sleeper* sleeper : domain.sleepers) sleeper->ring();
+}
+
+// Threads that sleep on the descriptor, although one has read it since, have been woken by the
+// doorbell and may not have looked yet, or count on its next ring.
+void Sleeper::on_given_away() noexcept {
+  if (domain_->engine->lock().threaded()) ring();
 }
 
 void Sleeper::ring() noexcept {

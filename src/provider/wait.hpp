@@ -62,17 +62,17 @@ Slept sleep_on(fi_wait_obj obj, int fd, const Deadline& deadline, int second = -
 enum class Waits { in_call, on_descriptor };
 
 // The sleeping side of one CQ or counter.
-class Sleeper {
+class Sleeper : private nic::WakePath {
  public:
   Sleeper() noexcept = default;
-  ~Sleeper();
+  ~Sleeper() override;
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
 
   // Of a CQ's or counter's descriptor. Opens what `obj` needs; 0 or a negative fi_errno. Lock not
   // held.
   int open(Domain& domain, fi_wait_obj obj, qp::WakeFd& wake_fd);
-  int fd() const noexcept { return epoll_.get(); }
+  int descriptor() const noexcept { return epoll_.get(); }
   // After try_sleep(Waits::in_call). As sleep_on().
   Slept sleep(fi_wait_obj obj, const Deadline& deadline) const;
 
@@ -97,11 +97,11 @@ class Sleeper {
   void arm() noexcept;
   void disarm() noexcept;
   static void put_back_to_sleep(Domain& domain) noexcept;
+  void on_given_away() noexcept override;
 
   Domain* domain_ = nullptr;
   qp::WakeFd* wake_fd_ = nullptr;
   UniqueFd epoll_;
-  nic::WakePath path_;  // to it; guarded by the engine's lock
   bool armed_ = false;  // guarded by the engine's lock
 };
 
@@ -145,7 +145,7 @@ struct Waited {
     engine = of.engine.get();
     wait_obj = settle_wait_obj(obj);
     if (const int rc = sleeper.open(of, wait_obj, wake_fd); rc != 0) return rc;
-    return wait_obj == FI_WAIT_SET ? join_set(set, &fid.fid, sleeper.fd(), wait_set) : 0;
+    return wait_obj == FI_WAIT_SET ? join_set(set, &fid.fid, sleeper.descriptor(), wait_set) : 0;
   }
   int check_unused(const char* call) const noexcept {
     const uint32_t n = uses.count();
@@ -159,7 +159,7 @@ struct Waited {
   static void end(Object& object) noexcept {
     assert(object.uses.count() == 0 && object.domain->uses.count() != 0);
     if (object.wait_set != nullptr) {
-      leave_set(*object.wait_set, &object.fid.fid, object.sleeper.fd());
+      leave_set(*object.wait_set, &object.fid.fid, object.sleeper.descriptor());
     }
     Uses& domain_uses = object.domain->uses;
     delete &object;

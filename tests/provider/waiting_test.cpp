@@ -177,7 +177,12 @@ TEST(Waiting, beyond_so_many_queues_nobody_is_told_that_he_may_wait_for_more_at_
     fid* one[] = {&queues[i]->fid};
     return fi_trywait(b.fabric.get(), one, 1);
   };
+  // the last one has the place of the first: who sleeps there without having said so looks again
+  int first = -1;
+  ASSERT_EQ(fi_control(&queues[0]->fid, FI_GETWAIT, &first), 0);
+  EXPECT_TRUE(readable(first, 0));
   for (size_t i = 0; i < kAtOnce; ++i) EXPECT_EQ(try_wait(i), 0) << i;
+  EXPECT_FALSE(readable(first, 0));
   EXPECT_EQ(try_wait(kAtOnce), -FI_EAGAIN);
   fi_cq_tagged_entry entry;
   EXPECT_EQ(fi_cq_read(queues[5].get(), &entry, 1), -FI_EAGAIN) << "it waits no longer";
