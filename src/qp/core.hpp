@@ -26,8 +26,7 @@ namespace aperture::qp {
 enum class QpState : uint8_t { connecting, ready, draining, dead };
 
 // A request in the ring that may be refused, answered or claimed: a piece of an RMA operation, an
-// invalidation, or a line, which has no WQE and is all that is known of its operation. One cache
-// line, which a post fills.
+// invalidation, or a line, which has no WQE and is all that is known of its operation.
 struct Piece {
   static constexpr uint8_t kWithImm = 1;
   static constexpr uint8_t kWithEntry = 2;  // in the completion queue
@@ -51,7 +50,7 @@ struct Piece {
   };
   uint64_t flags;  // of a line
 };
-static_assert(sizeof(Piece) == 64);
+static_assert(sizeof(Piece) == 64);  // each post stores one
 
 inline bool is_for_owner(const Piece& piece) noexcept {
   return is_atomic(piece.kind) ||
@@ -90,13 +89,20 @@ struct QpCore {
   bool under_way() const noexcept { return !pending.empty() || !pieces.empty() || offers_out > 0; }
   bool has_pending() const noexcept { return !queue.empty() || under_way(); }
   // What is asked before an operation on remote ranges is taken. Errors: no_key, again.
-  Status may_post(const RemoteRange* ranges, size_t count, uint8_t completion) const noexcept {
+  [[gnu::always_inline]] Status may_post(const RemoteRange* ranges, size_t count,
+                                         uint8_t completion) const noexcept {
     if (port.raw_keys != nullptr && !names_mapped_keys(ranges, count)) [[unlikely]]
       return Errc::no_key;
     if (state != QpState::ready && state != QpState::connecting) return Errc::again;
     if (port.tx_cq == nullptr ? (completion & kEntry) != 0 : !port.tx_cq->has_room())
       return Errc::again;
     return {};
+  }
+  // Somebody waits for `consumed` to grow, so that every poll has to look at it. What returns data
+  // is done when that is here; for what nobody waits for, the look of a due poll will do, and the
+  // peer's acknowledgements do not have to fight for their cache line.
+  bool awaits_ack(WqeKind kind, bool completes) const noexcept {
+    return !returns_data(kind) && (completes || port.counter_of(kind) != nullptr);
   }
   // A WQE for that work request, its CQ entry promised; null: there is none to be had now.
   template <typename Wr>
@@ -238,7 +244,7 @@ struct QpCore {
 
  private:
   // In a domain with raw keys: handles that have been mapped.
-  bool names_mapped_keys(const RemoteRange* ranges, size_t count) const noexcept {
+  [[gnu::noinline]] bool names_mapped_keys(const RemoteRange* ranges, size_t count) const noexcept {
     return std::all_of(ranges, ranges + count,
                        [this](const RemoteRange& r) { return port.raw_keys->has(r.key); });
   }

@@ -41,10 +41,8 @@ namespace aperture::qp {
 // Null: nothing was done. Else the body of its cell.
 [[gnu::always_inline]] inline std::byte* Qp::begin_rma_line(WqeKind kind,
                                                             const LineRmaWr& wr) noexcept {
-  const Port& port = core_.port;
-  if (core_.state != QpState::ready || !core_.queue.empty() || port.raw_keys != nullptr)
-    return nullptr;
-  if (port.tx_cq == nullptr ? wr.completion : !port.tx_cq->has_room()) [[unlikely]]
+  if (!core_.may_begin(false) || core_.port.raw_keys != nullptr) return nullptr;
+  if (!core_.may_post(nullptr, 0, wr.completion ? kEntry : kCounted)) [[unlikely]]
     return nullptr;
   ring::ChannelTx& tx = core_.lane->request_tx;
   if (!core_.pieces.has_place() || !tx.cells.has_room(1)) [[unlikely]]
@@ -69,10 +67,10 @@ namespace aperture::qp {
   return tx.cells.body();
 }
 
-[[gnu::always_inline]] inline void Qp::end_rma_line(const LineRmaWr& wr) noexcept {
+[[gnu::always_inline]] inline void Qp::end_rma_line(WqeKind kind, const LineRmaWr& wr) noexcept {
   // an error is told even where success is not
   if (core_.port.tx_cq != nullptr) core_.port.tx_cq->reserve();
-  if (wr.completion || core_.port.write_counter != nullptr) {
+  if (core_.awaits_ack(kind, wr.completion)) {
     ++core_.awaited;
     core_.busy = true;
   }
@@ -98,7 +96,7 @@ namespace aperture::qp {
   const size_t at = wire::payload_offset(wire::Op::write, flags);
   if (wr.has_imm) std::memcpy(body + at - sizeof wr.imm, &wr.imm, sizeof wr.imm);
   copy_short(body + at, bytes, wr.len);
-  end_rma_line(wr);
+  end_rma_line(WqeKind::write, wr);
   return true;
 }
 
@@ -110,7 +108,7 @@ namespace aperture::qp {
   wire::store(body, wire::Head::make(wire::Op::atomic, 0, static_cast<uint16_t>(wr.len), wr.addr),
               wire::AtomicFields{wr.key, code, count});
   copy_short(body + wire::payload_offset(wire::Op::atomic, 0), operand, wr.len);
-  end_rma_line(wr);
+  end_rma_line(WqeKind::atomic, wr);
   return true;
 }
 

@@ -58,15 +58,15 @@ void Pending::end_wqes(uint64_t position, Errc why) noexcept {
 void Pending::end_line(const Piece& line, Errc why) noexcept {
   assert(line.wqe == nullptr && !returns_data(line.kind));
   Port& port = core_.port;
-  Counter* counter = port.counter_of(line.kind);
   const bool has_entry = (line.with & Piece::kWithEntry) != 0;
-  assert((!has_entry && counter == nullptr) || core_.awaited > 0);
-  if (has_entry || counter != nullptr) --core_.awaited;
+  const bool is_awaited = core_.awaits_ack(line.kind, has_entry);
+  assert(!is_awaited || core_.awaited > 0);
+  if (is_awaited) --core_.awaited;
   if (port.tx_cq != nullptr) port.tx_cq->unreserve();
   if (line.is_lost) why = Errc::peer_lost;
   if (why == Errc::ok && line.denial == Denial::none) [[likely]] {
     const Completion entry{.context = line.context, .flags = line.flags, .len = line.range.len};
-    succeed(entry, has_entry, counter);
+    succeed(entry, has_entry, port.counter_of(line.kind));
     return;
   }
   Wqe wqe;

@@ -31,12 +31,8 @@ class Pending {
   void end_all(Errc why) noexcept;
 
  private:
-  // Whether somebody waits for `consumed` to grow, so that every poll has to look at it. What
-  // returns data is done when that is here; for what nobody waits for, the look of a due poll will
-  // do, and the peer's acknowledgements do not have to fight for their cache line.
   bool awaits_ack(const Wqe& wqe) const noexcept {
-    return !returns_data(wqe.kind) &&
-           (wqe.completion || core_.port.counter_of(wqe.kind) != nullptr);
+    return core_.awaits_ack(wqe.kind, wqe.completion != kCounted);
   }
   void remove(Wqe& wqe) noexcept;
   void end_through(uint64_t position, Errc why) noexcept;

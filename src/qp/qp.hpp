@@ -129,7 +129,7 @@ class Qp {
   void end_line() noexcept;
   void tell_of_line() noexcept;
   std::byte* begin_rma_line(WqeKind kind, const LineRmaWr& wr) noexcept;
-  void end_rma_line(const LineRmaWr& wr) noexcept;
+  void end_rma_line(WqeKind kind, const LineRmaWr& wr) noexcept;
   void acknowledge() noexcept;
 
   QpCore core_;
