@@ -38,7 +38,6 @@ class Line : public OneSided {
   bool is_known_away() {
     return GetParam().target == Target::stopped && a().writes.value() + a().writes.errors() != 0;
   }
-  bool is_asleep() const { return GetParam().target == Target::asleep; }
   RemoteRange whole() { return {memory_.address(), kBytes, region_.key}; }
   bool write(const RemoteRange& range, uint64_t context, bool has_entry = true) {
     return a().qp->write_line(line_of(range, context, has_entry), data_.data());
@@ -60,21 +59,35 @@ class Line : public OneSided {
   Guarded memory_{4096, 7};
   protect::RegionHandle region_ = pair_.region(b(), memory_, kWritable);
 };
-INSTANTIATE_TEST_SUITE_P(links, Line, kSettings, setting_name);
+// Where a target sleeps, what can go directly does.
+const auto kThere = testing::Values(
+    Setting{LinkKind::loopback, Target::polls}, Setting{LinkKind::shm, Target::polls},
+    Setting{LinkKind::direct, Target::polls}, Setting{LinkKind::direct, Target::stopped});
+const auto kPolling = testing::Values(Setting{LinkKind::loopback, Target::polls},
+                                      Setting{LinkKind::shm, Target::polls},
+                                      Setting{LinkKind::direct, Target::polls});
+INSTANTIATE_TEST_SUITE_P(links, Line, kThere, setting_name);
+
+class LineOrNot : public Line {};  // with one that sleeps, too
+INSTANTIATE_TEST_SUITE_P(links, LineOrNot, kSettings, setting_name);
+class LineToOneThatPolls : public Line {};
+INSTANTIATE_TEST_SUITE_P(links, LineToOneThatPolls, kPolling, setting_name);
+class LineToOneThatSleeps : public Line {};
+INSTANTIATE_TEST_SUITE_P(links, LineToOneThatSleeps,
+                         testing::Values(Setting{LinkKind::direct, Target::asleep}), setting_name);
 
 class ToldLine : public Line {
  protected:
   ToldLine() : Line(true) {}
 };
-INSTANTIATE_TEST_SUITE_P(links, ToldLine, kSettings, setting_name);
+INSTANTIATE_TEST_SUITE_P(links, ToldLine, kThere, setting_name);
+class ToldLineToOneThatStopped : public ToldLine {};
+INSTANTIATE_TEST_SUITE_P(links, ToldLineToOneThatStopped,
+                         testing::Values(Setting{LinkKind::direct, Target::stopped}), setting_name);
 
 TEST_P(Line, a_write_of_each_length_that_fits_lands_without_a_wqe) {
   for (size_t len = 0; len <= kBytes; ++len) {
     const RemoteRange range{memory_.address(), len, region_.key};
-    if (is_asleep()) {
-      EXPECT_FALSE(write(range, 1)) << "it can go directly";
-      continue;
-    }
     if (!write(range, len)) {
       ASSERT_TRUE(is_known_away()) << len;
       continue;
@@ -88,8 +101,19 @@ TEST_P(Line, a_write_of_each_length_that_fits_lands_without_a_wqe) {
   EXPECT_TRUE(memory_.canaries_intact());
 }
 
+TEST_P(LineToOneThatSleeps, is_what_cannot_go_directly) {
+  EXPECT_FALSE(write(whole(), 1));
+  EXPECT_FALSE(a().qp->has_pending());
+  const uint64_t one = 1;
+  std::memcpy(data_.data(), &one, sizeof one);
+  std::memset(memory_.data(), 0, 8);
+  owner_executes_ = true;
+  ASSERT_TRUE(add({memory_.address(), 8, region_.key}, 2));
+  expect_success(2, 8);
+  EXPECT_EQ(std::memcmp(memory_.data(), &one, sizeof one), 0);
+}
+
 TEST_P(Line, an_entry_says_what_that_of_a_wqe_says) {
-  if (is_asleep()) return;
   ASSERT_TRUE(write(whole(), 5));
   ASSERT_TRUE(completed(1));
   const Completion c = take(a().tx_cq);
@@ -104,7 +128,6 @@ TEST_P(Line, a_refused_one_ends_with_one_error_that_a_wqe_would_have_ended_with)
                                  {memory_.address() - 1, 8, region_.key},
                                  {memory_.address() + 4095, 2, region_.key}};
   for (const RemoteRange& range : refused) {
-    if (is_asleep()) continue;
     const uint64_t errors = a().writes.errors();
     if (!write(range, 3)) {
       ASSERT_TRUE(is_known_away());
@@ -128,7 +151,6 @@ TEST_P(Line, a_refused_one_ends_with_one_error_that_a_wqe_would_have_ended_with)
 }
 
 TEST_P(Line, one_without_an_entry_is_counted_and_its_error_told) {
-  if (is_asleep()) return;
   const RemoteRange bad{memory_.address(), 8, region_.key ^ 1};
   ASSERT_TRUE(write(whole(), 1, false));
   ASSERT_TRUE(write(bad, 2, false));
@@ -141,7 +163,7 @@ TEST_P(Line, one_without_an_entry_is_counted_and_its_error_told) {
   EXPECT_TRUE(a().tx_cq.empty());
 }
 
-TEST_P(Line, ends_in_the_order_of_posting_among_others) {
+TEST_P(LineOrNot, ends_in_the_order_of_posting_among_others) {
   Guarded result(3000);
   const iovec large{data_.data(), 3000}, into{result.data(), 3000};
   const RemoteRange range{memory_.address(), 3000, region_.key};
@@ -157,7 +179,7 @@ TEST_P(Line, ends_in_the_order_of_posting_among_others) {
   EXPECT_EQ(take_contexts(a().tx_cq), expected);
 }
 
-TEST_P(Line, an_add_is_executed_by_the_owner_and_refused_by_it) {
+TEST_P(LineOrNot, an_add_is_executed_by_the_owner_and_refused_by_it) {
   const uint64_t one = 1;
   std::memcpy(data_.data(), &one, sizeof one);
   uint64_t sum = 40;
@@ -178,8 +200,7 @@ TEST_P(Line, an_add_is_executed_by_the_owner_and_refused_by_it) {
   EXPECT_EQ(sum, 42u);
 }
 
-TEST_P(Line, what_stands_in_the_queue_is_not_overtaken) {
-  if (GetParam().target != Target::polls) return;
+TEST_P(LineToOneThatPolls, what_stands_in_the_queue_is_not_overtaken) {
   // more than the ring holds
   const iovec iov{data_.data(), 4096};
   const RemoteRange range{memory_.address(), 4096, region_.key};
@@ -197,7 +218,6 @@ TEST_P(Line, what_stands_in_the_queue_is_not_overtaken) {
 }
 
 TEST_P(Line, one_with_a_fence_behind_it_is_waited_for) {
-  if (is_asleep()) return;
   ASSERT_TRUE(write(whole(), 1));
   Guarded result(kBytes);
   const iovec into{result.data(), kBytes};
@@ -215,7 +235,7 @@ TEST_P(ToldLine, its_owner_hears_of_each_that_is_executed_and_of_none_that_is_re
     RemoteRange range = whole();
     if (i % 3 == 2) range.key ^= 1;
     if (!write(range, i)) {
-      EXPECT_TRUE(is_asleep());
+      EXPECT_TRUE(is_known_away());
       ASSERT_TRUE(a().write({data_.data(), kBytes}, range, i));
     }
     owner_executes_ = true;
@@ -226,8 +246,7 @@ TEST_P(ToldLine, its_owner_hears_of_each_that_is_executed_and_of_none_that_is_re
   EXPECT_EQ(b().remote_writes.value(), 4u);
 }
 
-TEST_P(ToldLine, of_one_that_the_owner_left_to_be_claimed_it_hears_later) {
-  if (GetParam().target != Target::stopped) return;
+TEST_P(ToldLineToOneThatStopped, of_one_that_the_owner_left_to_be_claimed_it_hears_later) {
   ASSERT_TRUE(write(whole(), 1));
   expect_success(1, kBytes);
   EXPECT_EQ(b().remote_writes.value(), 0u);
@@ -237,7 +256,6 @@ TEST_P(ToldLine, of_one_that_the_owner_left_to_be_claimed_it_hears_later) {
 }
 
 TEST_P(Line, data_that_goes_with_a_write_is_told) {
-  if (is_asleep()) return;
   LineRmaWr wr = line_of({memory_.address(), 32, region_.key}, 1);
   wr.has_imm = true;
   wr.imm = 4711;
