@@ -82,8 +82,10 @@ def main() -> int:
             if time.monotonic() >= deadline:
                 break
             seed = seeds.randrange(1, 1 << 32)
+            start = time.monotonic()
             trouble = run_once(test, seed, chosen.limit_factor, chosen.keep)
             passed, failed = passed + (not trouble), failed + bool(trouble)
+            print(f"{passed + failed}: {test['name']}, {time.monotonic() - start:.0f} s", flush=True)
             if trouble:
                 print(f"FAILED: APERTURE_SEED={seed} {test['name']}: {trouble}", flush=True)
         print(f"round {rounds}: {passed} passed, {failed} failed so far", flush=True)
