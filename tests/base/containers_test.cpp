@@ -59,6 +59,38 @@ TEST(Pool, hands_out_as_many_as_its_limit_and_takes_them_back) {
   EXPECT_EQ(pool.out(), 0u);
 }
 
+struct Counted {
+  Counted() { ++made; }
+  ~Counted() { ++gone; }
+  alignas(64) int number = 7;
+  static inline int made = 0, gone = 0;
+};
+
+TEST(Pool, makes_an_object_when_it_is_first_taken_and_ends_those_alone) {
+  {
+    Pool<Counted> pool(1000, 2000);
+    EXPECT_EQ(Counted::made, 0);
+    Counted* const first = pool.take();
+    Counted* const second = pool.take();
+    EXPECT_EQ(Counted::made, 2);
+    EXPECT_EQ(second, first + 1);
+    EXPECT_EQ(pool.out(), 2u);
+    second->number = 8;
+    pool.give(second);
+    EXPECT_EQ(pool.take(), second);  // the last that came back, with its last contents
+    EXPECT_EQ(second->number, 8);
+    EXPECT_EQ(Counted::made, 2);
+    pool.give(second);
+    pool.give(first);
+    EXPECT_EQ(pool.out(), 0u);
+    for (int i = 0; i < 1001; ++i) ASSERT_EQ(pool.take()->number, i == 1 ? 8 : 7) << i;
+    EXPECT_EQ(Counted::made, 1001);
+    EXPECT_EQ(pool.out(), 1001u);
+    EXPECT_EQ(Counted::gone, 0);
+  }
+  EXPECT_EQ(Counted::gone, 1001);
+}
+
 TEST(NumberMap, finds_what_was_set_and_nothing_else) {
   NumberMap<int> map;
   int one = 1, other = 2;

@@ -85,7 +85,8 @@ def main() -> int:
             start = time.monotonic()
             trouble = run_once(test, seed, chosen.limit_factor, chosen.keep)
             passed, failed = passed + (not trouble), failed + bool(trouble)
-            print(f"{passed + failed}: {test['name']}, {time.monotonic() - start:.0f} s", flush=True)
+            seconds = time.monotonic() - start
+            print(f"{passed + failed}: {test['name']}, {seconds:.0f} s", flush=True)
             if trouble:
                 print(f"FAILED: APERTURE_SEED={seed} {test['name']}: {trouble}", flush=True)
         print(f"round {rounds}: {passed} passed, {failed} failed so far", flush=True)
