@@ -5,7 +5,7 @@
 #       a GoogleTest program test_NAME and one ctest entry NAME; the target labelled_LABEL builds
 #       all programs that have the label
 #   aperture_script_test(NAME COMMAND cmd... [NEEDS target...] [LABELS label...] [TIMEOUT s]
-#                        [ENV k=v...] [SERIAL])
+#                        [ENV k=v...] [SERIAL | BUSY])
 #       a ctest entry for a script. NEEDS: what it runs, but for the targets that COMMAND and ENV
 #       name by $<TARGET_FILE:...>
 #   aperture_test_program(TARGET SOURCES file... [LIBS lib...])
@@ -18,7 +18,7 @@
 # programs that are not ours, which cannot load a sanitized library by themselves), `mpi` (starts
 # Open MPI), `kill` (kills processes; ./dev soak runs these with full counts), `live` (attackers
 # beside honest processes; ./dev soak runs these for as long as it is told). SERIAL entries have the
-# machine to themselves. Exit code 77 of a script is a skip; it must print why.
+# machine to themselves, BUSY ones poll on two cores. Exit code 77 of a script is a skip; it must print why.
 #
 # Each entry also has the label room_FOLDER, after its folder of tests/: `./dev test FOLDER` builds
 # labelled_room_FOLDER and runs what has that label.
@@ -77,7 +77,7 @@ endmacro()
 
 function(aperture_test_properties name)
   aperture_room_label()
-  cmake_parse_arguments(P "SERIAL" "TIMEOUT" "LABELS;ENV" ${ARGN})
+  cmake_parse_arguments(P "SERIAL;BUSY" "TIMEOUT" "LABELS;ENV" ${ARGN})
   if(NOT P_TIMEOUT)
     set(P_TIMEOUT 60)
   endif()
@@ -87,8 +87,12 @@ function(aperture_test_properties name)
     SKIP_RETURN_CODE 77
     ENVIRONMENT "${APERTURE_TEST_ENV};${P_ENV}"
     LABELS "${P_LABELS};${room_label}")
+  # the long ones first: the last of them would run alone
+  set_tests_properties(${name} PROPERTIES COST ${P_TIMEOUT})
   if(P_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+  elseif(P_BUSY)
+    set_tests_properties(${name} PROPERTIES PROCESSORS 2)
   endif()
 endfunction()
 
@@ -147,7 +151,7 @@ function(aperture_test name)
 endfunction()
 
 function(aperture_script_test name)
-  cmake_parse_arguments(T "SERIAL" "TIMEOUT" "COMMAND;NEEDS;LABELS;ENV" ${ARGN})
+  cmake_parse_arguments(T "SERIAL;BUSY" "TIMEOUT" "COMMAND;NEEDS;LABELS;ENV" ${ARGN})
   if(APERTURE_FUZZ)
     return()
   endif()
@@ -156,11 +160,13 @@ function(aperture_script_test name)
   aperture_room_label()
   aperture_labelled(${room_label} ${named} ${T_NEEDS})
   add_test(NAME ${name} COMMAND ${T_COMMAND})
-  set(serial "")
+  set(how "")
   if(T_SERIAL)
-    set(serial SERIAL)
+    set(how SERIAL)
+  elseif(T_BUSY)
+    set(how BUSY)
   endif()
-  aperture_test_properties(${name} ${serial} TIMEOUT ${T_TIMEOUT} LABELS ${T_LABELS} ENV ${T_ENV})
+  aperture_test_properties(${name} ${how} TIMEOUT ${T_TIMEOUT} LABELS ${T_LABELS} ENV ${T_ENV})
 endfunction()
 
 function(aperture_fuzz name)
