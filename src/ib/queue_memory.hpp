@@ -23,10 +23,11 @@ class QueueMemory {
   virtual void release(void* at) noexcept = 0;
 };
 
-// An array of that memory, whose items begin as T{}. memory (null: the process's own) outlives it.
+// An array of that memory, whose items are stored before they are read: what has never been needed
+// has not been touched. memory (null: the process's own) outlives it.
 template <typename T>
 class QueueArray {
-  static_assert(std::is_trivially_destructible_v<T> && std::is_nothrow_default_constructible_v<T>);
+  static_assert(std::is_trivially_destructible_v<T> && std::is_trivially_copyable_v<T>);
 
  public:
   // By exception std::bad_alloc.
@@ -41,7 +42,6 @@ class QueueArray {
     items_ = static_cast<T*>(at);
     // how an application's memory is aligned is for the application to see to
     assert(memory_ != nullptr || reinterpret_cast<uintptr_t>(items_) % kAlignment == 0);
-    std::uninitialized_value_construct_n(items_, count);
   }
   ~QueueArray() {
     assert(items_ != nullptr);

@@ -57,7 +57,7 @@ CompletionError Cq::pop_error() noexcept {
 
 void Cq::grow() noexcept {
   try {
-    std::vector<Slot> larger(slots_.size() * 2);
+    UntouchedArray<Slot> larger(slots_.size() * 2);
     const uint64_t larger_mask = larger.size() - 1;
     for (uint64_t i = head_; i != tail_; ++i) larger[i & larger_mask] = slots_[i & mask_];
     slots_.swap(larger);

@@ -9,10 +9,10 @@
 #include <cassert>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "base/errc.hpp"
 #include "base/invariant.hpp"
+#include "base/untouched_array.hpp"
 #include "qp/wake_fd.hpp"
 
 namespace aperture::qp {
@@ -89,11 +89,11 @@ class Cq {
  private:
   struct Slot {
     Completion entry;
-    CompletionError* error = nullptr;  // owned while queued
+    CompletionError* error;  // owned while queued
   };
   void grow() noexcept;
 
-  std::vector<Slot> slots_;
+  UntouchedArray<Slot> slots_;
   uint64_t mask_ = 0;
   uint64_t head_ = 0;
   uint64_t tail_ = 0;

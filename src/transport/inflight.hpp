@@ -10,9 +10,9 @@
 #include <cassert>
 #include <cstdint>
 #include <new>
-#include <vector>
 
 #include "base/errc.hpp"
+#include "base/untouched_array.hpp"
 
 namespace aperture::transport {
 
@@ -23,7 +23,7 @@ class Inflight {
   Status begin(uint64_t cells) noexcept {
     assert(std::has_single_bit(cells));
     try {
-      pieces_.resize(cells);
+      if (cells != pieces_.size()) pieces_ = UntouchedArray<Piece>(cells);
     } catch (const std::bad_alloc&) {
       return Errc::no_memory;
     }
@@ -92,8 +92,8 @@ class Inflight {
   Piece& at(uint64_t nth) noexcept { return pieces_[nth & mask_]; }
   const Piece& at(uint64_t nth) const noexcept { return pieces_[nth & mask_]; }
 
-  std::vector<Piece> pieces_;  // a ring, by head_ and tail_
-  uint64_t mask_ = 0;          // of positions in it
+  UntouchedArray<Piece> pieces_;  // a ring, by head_ and tail_
+  uint64_t mask_ = 0;             // of positions in it
   uint64_t head_ = 0;
   uint64_t tail_ = 0;
   uint64_t done_through_ = 0;

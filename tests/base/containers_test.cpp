@@ -1,5 +1,7 @@
 // Intrusive list, object pool, spare blocks, map of numbers, and copies through an iovec.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,6 +15,7 @@
 #include "base/number_map.hpp"
 #include "base/pool.hpp"
 #include "base/spare_blocks.hpp"
+#include "base/untouched_array.hpp"
 
 namespace aperture {
 namespace {
@@ -89,6 +92,44 @@ TEST(Pool, makes_an_object_when_it_is_first_taken_and_ends_those_alone) {
     EXPECT_EQ(Counted::gone, 0);
   }
   EXPECT_EQ(Counted::gone, 1001);
+}
+
+#if !defined(__SANITIZE_ADDRESS__)
+// How many pages of those bytes are in memory.
+size_t touched(const std::byte* from, size_t bytes) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(from) + page - 1) & ~(page - 1);
+  const size_t pages = (bytes - page) / page;
+  std::vector<unsigned char> seen(pages);
+  EXPECT_EQ(::mincore(reinterpret_cast<void*>(begin), pages * page, seen.data()), 0);
+  return static_cast<size_t>(std::count_if(seen.begin(), seen.end(), [](auto c) { return c & 1; }));
+}
+#endif
+
+TEST(UntouchedArray, takes_no_page_but_for_what_is_stored) {
+  struct Large {
+    uint64_t number = 7;
+    uint64_t other[7] = {};
+  };
+  constexpr size_t kCount = 1 << 20;  // malloc asks the system for so much
+  UntouchedArray<Large> array(kCount);
+  EXPECT_EQ(array.size(), kCount);
+#if !defined(__SANITIZE_ADDRESS__)
+  const auto* const from = reinterpret_cast<const std::byte*>(&array[0]);
+  EXPECT_EQ(touched(from, kCount * sizeof(Large)), 0u);
+  array[kCount / 2] = {};
+  EXPECT_LE(touched(from, kCount * sizeof(Large)), 512u);  // a huge page
+#endif
+  array[0].number = 1;
+  array[kCount - 1].number = 2;
+  UntouchedArray<Large> other(2);
+  other[1].number = 3;
+  array.swap(other);
+  EXPECT_EQ(array.size(), 2u);
+  EXPECT_EQ(array[1].number, 3u);
+  const UntouchedArray<Large> moved = std::move(other);
+  EXPECT_EQ(moved[0].number, 1u);
+  EXPECT_EQ(moved[kCount - 1].number, 2u);
 }
 
 TEST(NumberMap, finds_what_was_set_and_nothing_else) {
