@@ -18,7 +18,8 @@
 # programs that are not ours, which cannot load a sanitized library by themselves), `mpi` (starts
 # Open MPI), `kill` (kills processes; ./dev soak runs these with full counts), `live` (attackers
 # beside honest processes; ./dev soak runs these for as long as it is told). SERIAL entries have the
-# machine to themselves, BUSY ones poll on two cores. Exit code 77 of a script is a skip; it must print why.
+# machine to themselves, BUSY ones poll on two cores. Exit code 77 of a script is a skip; it must
+# print why.
 #
 # Each entry also has the label room_FOLDER, after its folder of tests/: `./dev test FOLDER` builds
 # labelled_room_FOLDER and runs what has that label.

@@ -83,16 +83,23 @@ inline Outcome outcome_of(Play play) {
   }
 }
 
-// Descriptors, and mappings of memory files.
-inline size_t held() {
+// Descriptors, and mappings of memory files: each in a line.
+inline std::vector<std::string> what_is_held() {
   namespace fs = std::filesystem;
-  auto sum = static_cast<size_t>(
-      std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator{}));
+  std::vector<std::string> all;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the iterator's own
+    all.push_back(entry.path().filename().string() + " " +
+                  fs::read_symlink(entry.path(), gone).string());
+  }
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
-    sum += line.find("memfd:aperture") != std::string::npos;
+    if (line.find("memfd:aperture") != std::string::npos) all.push_back(line);
   }
-  return sum;
+  return all;
+}
+inline size_t held() {
+  return what_is_held().size();
 }
 // The same after a run without a failure: one number for all of these processes.
 inline size_t* const held_for_good = static_cast<size_t*>(
@@ -122,7 +129,10 @@ void fail_each(const char* library, int sample_seconds) {
     if (again != fine) return again == refused ? does_not_recover : again;
     // a peer that has joined and opened nothing goes after 5 s
     for (int ms = 0; ms < 8000 && held() > *held_for_good; ++ms) ::usleep(1000);
-    return held() > *held_for_good ? keeps : fine;
+    if (held() <= *held_for_good) return fine;
+    std::fprintf(stderr, "%zu are held where %zu were:\n", held(), *held_for_good);
+    for (const std::string& each : what_is_held()) std::fprintf(stderr, "  %s\n", each.c_str());
+    return keeps;
   };
   fail_each(run, sample_seconds,
             "12 that something cannot be closed, 13 that descriptors or mappings stay");

@@ -345,7 +345,8 @@ void Player::complete(void* context, int err, size_t len) {
   if (slot.repeats && err == 0) {
     due_.push_back(&slot);
   } else {
-    slot.memory = {};  // a thousand restarts leave more of these than there is memory for
+    // a thousand restarts leave more of these than there is memory for; `= {}` would keep it
+    slot.memory = std::vector<uint8_t>();
   }
 }
 
@@ -428,7 +429,7 @@ std::string Player::flood(Words& line) {
     add(Kind::send, 0, peer, 0, false);
     due_.pop_back();
     slots_.back().size = std::min(size, region_.size());
-    slots_.back().memory = {};  // of all of them the same
+    slots_.back().memory = std::vector<uint8_t>();  // of all of them the same
     const int64_t code = post(slots_.back());
     if (code == 0) {
       ++taken;
