@@ -32,7 +32,8 @@ void put_ip(const Address& at, bool v4, __be32 (&out)[4]) noexcept {
 }
 
 UniqueFd open_sock_diag() noexcept {
-  UniqueFd socket(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+  UniqueFd socket(
+      move_high(UniqueFd(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG))));
   const timeval patience{0, 100'000};  // the kernel answers within the send
   if (socket) ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   return socket;
