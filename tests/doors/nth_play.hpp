@@ -6,6 +6,7 @@
 #pragma once
 
 #include <link.h>
+#include <sys/socket.h>
 
 #include <cstring>
 #include <filesystem>
@@ -83,11 +84,24 @@ inline Outcome outcome_of(Play play) {
   }
 }
 
-// Descriptors, and mappings of memory files: each in a line.
+inline bool is_netlink(int fd) {
+  int family = AF_UNSPEC;
+  socklen_t len = sizeof family;
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &len) == 0 && family == AF_NETLINK;
+}
+
+// Descriptors, and mappings of memory files: each in a line. But for one that asks the kernel whose
+// a connection is: it stays for the next question, and of two who connect to each other the one
+// that comes later has none (nic/port_owner.hpp).
 inline std::vector<std::string> what_is_held() {
   namespace fs = std::filesystem;
   std::vector<std::string> all;
+  bool asks = false;
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    if (!asks && is_netlink(std::atoi(entry.path().filename().c_str()))) {
+      asks = true;
+      continue;
+    }
     std::error_code gone;  // the iterator's own
     all.push_back(entry.path().filename().string() + " " +
                   fs::read_symlink(entry.path(), gone).string());
