@@ -94,7 +94,6 @@ TEST(Pool, makes_an_object_when_it_is_first_taken_and_ends_those_alone) {
   EXPECT_EQ(Counted::gone, 1001);
 }
 
-#if !defined(__SANITIZE_ADDRESS__)
 // How many pages of those bytes are in memory.
 size_t touched(const std::byte* from, size_t bytes) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -104,7 +103,6 @@ size_t touched(const std::byte* from, size_t bytes) {
   EXPECT_EQ(::mincore(reinterpret_cast<void*>(begin), pages * page, seen.data()), 0);
   return static_cast<size_t>(std::count_if(seen.begin(), seen.end(), [](auto c) { return c & 1; }));
 }
-#endif
 
 TEST(UntouchedArray, takes_no_page_but_for_what_is_stored) {
   struct Large {
@@ -114,12 +112,10 @@ TEST(UntouchedArray, takes_no_page_but_for_what_is_stored) {
   constexpr size_t kCount = 1 << 20;  // malloc asks the system for so much
   UntouchedArray<Large> array(kCount);
   EXPECT_EQ(array.size(), kCount);
-#if !defined(__SANITIZE_ADDRESS__)
   const auto* const from = reinterpret_cast<const std::byte*>(&array[0]);
-  EXPECT_EQ(touched(from, kCount * sizeof(Large)), 0u);
+  EXPECT_LE(touched(from, kCount * sizeof(Large)), 2u);  // AddressSanitizer fills a page of it
   array[kCount / 2] = {};
-  EXPECT_LE(touched(from, kCount * sizeof(Large)), 512u);  // a huge page
-#endif
+  EXPECT_LE(touched(from, kCount * sizeof(Large)), 514u);  // a huge page
   array[0].number = 1;
   array[kCount - 1].number = 2;
   UntouchedArray<Large> other(2);
