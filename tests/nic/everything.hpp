@@ -193,11 +193,17 @@ int outcome_of(uint64_t n) {
   }
   if (g_hung) return hangs;
   if (ended != Errc::ok) return does_not_recover;
-  for (int ms = 0; ms < 8000 && open_descriptors() > *descriptors; ++ms) ::usleep(1000);
-  if (open_descriptors() > *descriptors) return keeps_descriptors;
+  // looked at once each time: a connection may come and go at any moment
+  const auto comes_true = [](auto condition) {
+    for (int ms = 0; ms < 8000; ++ms) {
+      if (condition()) return true;
+      ::usleep(1000);
+    }
+    return false;
+  };
+  if (!comes_true([] { return open_descriptors() <= *descriptors; })) return keeps_descriptors;
   // the longest-lived block is the timer over a newcomer, 5 s
-  for (int ms = 0; ms < 8000 && reserve::in_use() != 0; ++ms) ::usleep(1000);
-  return reserve::in_use() != 0 ? keeps_the_reserve : fine;
+  return comes_true([] { return reserve::in_use() == 0; }) ? fine : keeps_the_reserve;
 }
 
 }  // namespace
