@@ -48,14 +48,14 @@ class Pool {
   size_t out() const noexcept { return made_ - n_free_; }
 
  private:
-  static constexpr size_t kChunk = 64;
+  static constexpr size_t kChunk = 64;  // objects, or a quarter of all where that is more
   struct Chunk {
     T* first;
     size_t n;
   };
 
   [[gnu::noinline]] T* make() noexcept {
-    if (made_ == total_ && !grow(kChunk)) return nullptr;
+    if (made_ == total_ && !grow(std::max(kChunk, total_ / 4)) && !grow(kChunk)) return nullptr;
     const Chunk& chunk = chunks_.back();
     T* const at = chunk.first + (chunk.n - (total_ - made_));
     ++made_;

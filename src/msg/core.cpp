@@ -30,7 +30,7 @@ Status MatchCore::take(Unexpected& u, const qp::RecvWr& wr) noexcept {
     begin(qp, offer, *r);
     return {};
   }
-  scatter(r->iov, r->iov_count, 0, u.bytes(), std::min(u.len, r->len));
+  scatter(r->iov, r->iov_count, 0, u.bytes, std::min(u.len, r->len));
   drop(u);
   receives.deliver(*r);
   return {};

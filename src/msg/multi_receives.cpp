@@ -108,7 +108,7 @@ void MultiReceives::take(Unexpected& u, Receive& buffer) noexcept {
     return;
   }
   if (const uint64_t n = std::min(u.len, part->len); n > 0) {
-    std::memcpy(part->iov[0].iov_base, u.payload.get(), n);
+    std::memcpy(part->iov[0].iov_base, u.bytes, n);
   }
   core_.drop(u);
   end_part(*part, Errc::ok);

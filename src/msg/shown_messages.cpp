@@ -149,7 +149,7 @@ void ShownMessages::show(Shown& s) noexcept {
   s.visible = true;
   port.rx_cq->unreserve();
   port.rx_cq->push(
-      {&s.recv_context, flags, u.len, u.bytes(), u.imm, u.tag, core_.source_to_report(u)});
+      {&s.recv_context, flags, u.len, u.bytes, u.imm, u.tag, core_.source_to_report(u)});
 }
 
 // ---- claiming and discarding --------------------------------------------------------------------

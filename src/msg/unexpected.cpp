@@ -76,7 +76,8 @@ Unexpected* UnexpectedMessages::make(qp::Qp& qp, const qp::Arrival& a, uint64_t 
   u->qp = nullptr;
   u->port = &qp.port();
   u->counted = 0;
-  u->payload.reset();
+  u->bytes = nullptr;
+  u->large.reset();
   u->shown = nullptr;
   if (a.where == qp::Arrival::Where::offered) {
     u->qp = &qp;
@@ -86,9 +87,14 @@ Unexpected* UnexpectedMessages::make(qp::Qp& qp, const qp::Arrival& a, uint64_t 
 }
 
 bool UnexpectedMessages::copy_payload(Unexpected& u, const qp::Arrival& a) noexcept {
-  u.payload.reset(new (std::nothrow) std::byte[a.len]);
-  if (u.payload == nullptr) return false;
-  a.copy_to(u.payload.get(), a.len);
+  assert(u.qp == nullptr && u.bytes == nullptr);
+  u.bytes = u.small.data();
+  if (a.len > Unexpected::kSmall) {
+    u.large.reset(new (std::nothrow) std::byte[a.len]);
+    if (u.large == nullptr) return false;
+    u.bytes = u.large.get();
+  }
+  a.copy_to(u.bytes, a.len);
   if (a.len > wire::kMaxInline) count(u, a.len);
   return true;
 }
@@ -104,7 +110,7 @@ bool UnexpectedMessages::keep(qp::Qp& qp, const qp::Arrival& a, uint64_t source)
   Book& b = book(u->tagged);
   b.all.push_back(u);
   ++b.count;
-  assert(u->qp == nullptr || u->payload == nullptr);  // on offer, or here
+  assert(u->qp == nullptr || u->bytes == nullptr);  // on offer, or here
   return true;
 }
 
@@ -129,7 +135,7 @@ void UnexpectedMessages::drop(Unexpected& u) noexcept {
   assert(payload_bytes_ >= u.counted);
   assert(!static_cast<ListHook&>(u).linked());
   payload_bytes_ -= u.counted;
-  u.payload.reset();
+  u.large.reset();
   if (u.shown != nullptr) {
     assert(!static_cast<ListHook&>(*u.shown).linked());
     shown_.give(u.shown);
@@ -149,6 +155,7 @@ Shown* UnexpectedMessages::keep_to_show(Unexpected& u) noexcept {
   s->have = u.qp == nullptr ? u.len : 0;
   s->ready = s->visible = s->lost = false;
   u.shown = s;
+  if (u.bytes == nullptr) u.bytes = s->small.data();
   if (static_cast<ListHook&>(u).linked()) {
     claim(u, &s->recv_context);
   } else {
@@ -173,21 +180,22 @@ Shown* UnexpectedMessages::keep_to_show(qp::Qp& qp, const qp::Arrival& a,
     drop(*u);
     return nullptr;
   }
-  if (is_here && a.len <= Shown::kSmall) a.copy_to(s->small.data(), a.len);
+  if (is_here && u->large == nullptr) a.copy_to(u->bytes, a.len);
   return s;
 }
 
 std::byte* UnexpectedMessages::room_in(Unexpected& u, uint64_t& n) noexcept {
-  assert(u.shown != nullptr && u.payload == nullptr);
+  assert(u.shown != nullptr && u.bytes == u.shown->small.data());
   if (n > Shown::kSmall) {
-    u.payload.reset(new (std::nothrow) std::byte[n]);
-    if (u.payload == nullptr) {
+    u.large.reset(new (std::nothrow) std::byte[n]);
+    if (u.large == nullptr) {
       n = Shown::kSmall;
     } else {
+      u.bytes = u.large.get();
       count(u, n);
     }
   }
-  return u.bytes();
+  return u.bytes;
 }
 
 void UnexpectedMessages::lose_shown(const qp::Qp& qp) noexcept {

@@ -3,10 +3,13 @@
 //
 // Guarded by the engine's lock, as all of a matching. Every message is in exactly one list, or out
 // of all between remove() and drop(). Where receives may name a source, each also stands in the
-// list of its source: many peers may flood one. Headers come from a pool; payload that is here is
-// counted, so that peers can be asked to keep theirs.
+// list of its source: many peers may flood one. They come from a pool, and payload of a few bytes
+// lies in them. What does not fit in a message's cells is counted, so that peers can be asked to
+// keep theirs.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -25,25 +28,29 @@ inline bool tags_match(uint64_t tag, uint64_t want, uint64_t ignore) noexcept {
 
 struct BySource;  // tag of the second list
 struct Unexpected : ListHook, BasicListHook<BySource> {
+  static constexpr size_t kSmall = sizeof(qp::Arrival);
+
   uint64_t tag;
   uint64_t imm;
   uint64_t len;
   uint64_t source;
-  Address remote;     // who sent it, in the address table or not
-  qp::Qp* qp;         // of an offer; nullptr for payload that is here
-  qp::Arrival offer;  // of an offer
-  qp::Port* port;     // of the endpoint that it came to
+  Address remote;  // who sent it, in the address table or not
+  qp::Qp* qp;      // of an offer; nullptr for payload that is here
+  union {
+    qp::Arrival offer;                    // of an offer
+    std::array<std::byte, kSmall> small;  // payload of that many bytes
+  };
+  qp::Port* port;  // of the endpoint that it came to
   qp::Beside beside;
   uint64_t counted;  // in payload_bytes()
   bool tagged;
   bool claimed;
   void* claimed_by;  // context of the claim
-  std::unique_ptr<std::byte[]> payload;
+  std::byte* bytes;  // payload that is here: in `small`, `large` or `shown`
+  std::unique_ptr<std::byte[]> large;
   Shown* shown;  // to the application, which is to claim it; null: it is not
 
-  std::byte* bytes() const noexcept {
-    return payload != nullptr || shown == nullptr ? payload.get() : shown->small.data();
-  }
+  Unexpected() noexcept {}  // filled when it is taken from the pool
 };
 
 class UnexpectedMessages {

@@ -62,6 +62,20 @@ TEST(Pool, hands_out_as_many_as_its_limit_and_takes_them_back) {
   EXPECT_EQ(pool.out(), 0u);
 }
 
+TEST(Pool, beyond_what_was_planned_takes_few_chunks) {
+  constexpr int kObjects = 100'000;
+  Pool<int> pool(64, 1u << 24);
+  std::vector<int*> taken(kObjects);
+  int chunks = 0;
+  for (int i = 0; i < kObjects; ++i) {
+    taken[i] = pool.take();
+    ASSERT_NE(taken[i], nullptr) << i;
+    chunks += i == 0 || taken[i] != taken[i - 1] + 1;
+  }
+  EXPECT_LE(chunks, 40);
+  for (int* each : taken) pool.give(each);
+}
+
 struct Counted {
   Counted() { ++made; }
   ~Counted() { ++gone; }
