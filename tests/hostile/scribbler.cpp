@@ -20,8 +20,8 @@ namespace {
 // The layout of link/shm/segment.hpp. Were it another one, the strokes would still land in the
 // segment, only less well aimed.
 constexpr size_t kPage = 4096;
-constexpr size_t kSlotsAt = kPage, kSlotBytes = 64;
-constexpr size_t kLanesAt = 3 * kPage;
+constexpr size_t kSlotsAt = 1024, kSlotBytes = 64, kSlotCount = 2 * 16;
+constexpr size_t kLanesAt = kPage;
 constexpr size_t kLaneStrideAt = 16;  // in the header
 constexpr size_t kRequestCells = 256, kResponseCells = 128, kCellBytes = 64, kMarkBytes = 4;
 constexpr size_t kRequestCellsAt = kPage;
@@ -193,7 +193,7 @@ void Scribbler::stroke(const Segment& segment) {
                    64 * 8);
     case kSlots: {
       // the pin, or all behind the iovec: see scribbler.hpp
-      uint8_t* slot = segment.bytes.data() + kSlotsAt + below(2 * kPage / kSlotBytes) * kSlotBytes;
+      uint8_t* slot = segment.bytes.data() + kSlotsAt + below(kSlotCount) * kSlotBytes;
       if (below(2) == 0) return smear(slot, 8);
       return smear(slot + 24, 40);
     }

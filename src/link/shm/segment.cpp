@@ -2,6 +2,7 @@
 #include "link/shm/segment.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,8 +19,15 @@ namespace aperture::link::shm {
 namespace {
 
 constexpr uint64_t kMagic = 0x3130'6d68'7374'7061;  // "aptshm01", little-endian
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kPage = 4096;
+
+struct Header {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t lanes;
+  uint64_t lane_stride;
+};
 
 constexpr uint32_t kRequestCellsLog2 = 8;
 constexpr uint32_t kResponseCellsLog2 = 7;
@@ -37,17 +45,12 @@ constexpr size_t kRequestBytesAt = kResponseCellsAt + 2 * kResponseCellBytes;
 constexpr size_t kResponseBytesAt = kRequestBytesAt + 2 * kRequestBytes;
 constexpr size_t kLaneStride = kResponseBytesAt + 2 * kResponseBytes;
 constexpr size_t kLaneOpenBytes = kRequestBytesAt;  // allocated when the lane opens
-constexpr size_t kLanesAt = 3 * kPage;
+constexpr size_t kSlotsAt = 1024;
+constexpr size_t kLanesAt = kPage;
+static_assert(sizeof(Header) <= kSlotsAt && kSlotsAt + 2 * Segment::kSlotBytes <= kLanesAt);
 constexpr size_t kSegmentBytes = kLanesAt + kLanes * kLaneStride;
 static_assert(kSegmentBytes == Segment::kBytes);
 static_assert(kLaneOpenBytes <= 64 * 1024, "an idle peer costs at most 64 KiB");
-
-struct Header {
-  uint64_t magic;
-  uint32_t version;
-  uint32_t lanes;
-  uint64_t lane_stride;
-};
 
 size_t nth(Side side) noexcept {
   return side == Side::creator ? 0 : 1;
@@ -144,7 +147,7 @@ std::byte* Segment::lane_base(uint32_t index) const noexcept {
 }
 
 protect::SlotArray* Segment::slots_of(Side side) const noexcept {
-  return reinterpret_cast<protect::SlotArray*>(map_.data() + kPage + nth(side) * kSlotBytes);
+  return reinterpret_cast<protect::SlotArray*>(map_.data() + kSlotsAt + nth(side) * kSlotBytes);
 }
 
 Result<std::shared_ptr<Segment>> Segment::create() noexcept {
@@ -183,8 +186,9 @@ Result<uint32_t> Segment::reserve_lane() noexcept {
     if ((used_ & (1u << i)) != 0) continue;
     const size_t at = kLanesAt + i * kLaneStride;
     if (auto s = allocate_pages(fd_.get(), at, kLaneOpenBytes); !s) return s.error();
-    std::memset(lane_base(i), 0, kLaneOpenBytes);  // a lane used before has marks of its last life
+    if ((marked_ & (1u << i)) != 0) std::memset(lane_base(i), 0, kLaneOpenBytes);
     used_ |= 1u << i;
+    marked_ |= 1u << i;
     return i;
   }
   return Errc::no_space;
@@ -205,6 +209,8 @@ Result<std::unique_ptr<Lane>> Segment::open_lane(uint32_t index, const LanePeer&
   if (index >= kLanes) return Errc::protocol;
   const size_t at = kLanesAt + index * kLaneStride;
   if (auto s = allocate_pages(fd_.get(), at, kLaneOpenBytes); !s) return s.error();
+  // all at once, and not a fault for each page in the rings' first lap; a kernel before 5.14 cannot
+  ::madvise(lane_base(index), kLaneOpenBytes, MADV_POPULATE_WRITE);
   auto* lane = new (std::nothrow) ShmLane(shared_from_this(), index, peer);
   if (lane == nullptr) return Errc::no_memory;
   return std::unique_ptr<Lane>(lane);

@@ -1,8 +1,8 @@
 // The memory that two processes share: one sealed memfd with kLanes lanes.
 //
-//   0        header: magic, version, sizes                                     one page
-//   4096     accessor slots, creator's then attacher's (protect::SlotArray)    one page each
-//   12288    lane 0, lane 1, ...                                               kLaneStride each
+//   0        header: magic, version, sizes                                     1 KiB
+//   1024     accessor slots, creator's then attacher's (protect::SlotArray)    1 KiB each
+//   4096     lane 0, lane 1, ...                                               kLaneStride each
 //
 //   lane +0      words: 4 channels x 256 bytes, rendezvous claims 2 x 32 x 8   one page
 //        +4096   request cells  creator -> attacher, attacher -> creator       16 KiB each
@@ -52,12 +52,12 @@ class Segment : public std::enable_shared_from_this<Segment> {
 
   int fd() const noexcept { return fd_.get(); }
   Side side() const noexcept { return side_; }
-  // Memory of the accessor slots that `side` writes: one page, zero at first.
+  // Memory of the accessor slots that `side` writes, zero at first.
   protect::SlotArray* slots_of(Side side) const noexcept;
-  static constexpr size_t kSlotBytes = 4096;
-  static constexpr size_t kBytes = 12288 + kLanes * 1'626'112;  // mapped, as drawn above
+  static constexpr size_t kSlotBytes = 1024;
+  static constexpr size_t kBytes = 4096 + kLanes * 1'626'112;  // mapped, as drawn above
 
-  // The creator picks a free lane, zeroes it and has its pages allocated. Errors: no_space (all in
+  // The creator picks a free lane, which is all zero, and has its pages allocated. Errors: no_space (all in
   // use), no_memory.
   Result<uint32_t> reserve_lane() noexcept;
   // The creator gives a lane back, once both sides have closed it.
@@ -73,7 +73,9 @@ class Segment : public std::enable_shared_from_this<Segment> {
   UniqueFd fd_;
   Mapping map_;
   Side side_;
-  uint32_t used_ = 0;  // bit set of reserved lanes; creator only
+  // Bit sets of lanes; creator only.
+  uint32_t used_ = 0;    // reserved
+  uint32_t marked_ = 0;  // have been, so that what their last life left is to be cleared
 };
 
 }  // namespace aperture::link::shm
