@@ -2,7 +2,9 @@
 
 The tests, their environment and their time limits are asked of ctest, so that a test is declared
 only once. Each round runs every test once, in random order, with a seed of its own; the seed of a
-failure is printed and repeats it (APERTURE_SEED=n ./dev test -R name). Exits 1 if any failed.
+failure is printed and repeats it (APERTURE_SEED=n ./dev test -R name). With --jobs as many run at a
+time as ctest would start on so many cores, those with the longest limits first. Exits 1 if any
+failed.
 """
 import argparse
 import json
@@ -10,6 +12,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 
 
@@ -22,6 +25,8 @@ def declared_tests(build: str, label: str) -> list[dict]:
         if "command" in test and (not label or label in properties.get("LABELS", [])):
             tests.append({"name": test["name"], "command": test["command"],
                           "seconds": properties.get("TIMEOUT", 60),
+                          "cores": properties.get("PROCESSORS", 1),
+                          "alone": properties.get("RUN_SERIAL", False),
                           "cwd": properties.get("WORKING_DIRECTORY", build),
                           "env": dict(pair.split("=", 1)
                                       for pair in properties.get("ENVIRONMENT", []))})
@@ -58,6 +63,49 @@ def run_once(test: dict, seed: int, limit_factor: float, keep: str) -> str:
     return f"{trouble}\n{output[-4000:]}" if trouble else ""
 
 
+class Cores:
+    """How many tests may run at a time; may be used by several threads."""
+
+    def __init__(self, count: int):
+        self.count, self.used, self.changed = count, 0, threading.Condition()
+
+    def of(self, test: dict) -> int:
+        return self.count if test["alone"] else min(test["cores"], self.count)
+
+    def take(self, test: dict):
+        with self.changed:
+            self.changed.wait_for(lambda: self.used + self.of(test) <= self.count)
+            self.used += self.of(test)
+
+    def give(self, test: dict):
+        with self.changed:
+            self.used -= self.of(test)
+            self.changed.notify_all()
+
+
+class Results:
+    """What has run so far; may be used by several threads."""
+
+    def __init__(self, limit_factor: float, keep: str):
+        self.limit_factor, self.keep = limit_factor, keep
+        self.passed, self.failed, self.telling = 0, 0, threading.Lock()
+
+    def run(self, test: dict, seed: int, cores: Cores):
+        start = time.monotonic()
+        trouble = "it could not be run"
+        try:
+            trouble = run_once(test, seed, self.limit_factor, self.keep)
+        finally:
+            seconds = time.monotonic() - start
+            cores.give(test)
+            with self.telling:
+                self.passed += not trouble
+                self.failed += bool(trouble)
+                print(f"{self.passed + self.failed}: {test['name']}, {seconds:.0f} s", flush=True)
+                if trouble:
+                    print(f"FAILED: APERTURE_SEED={seed} {test['name']}: {trouble}", flush=True)
+
+
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("build")
@@ -66,6 +114,7 @@ def main() -> int:
     arguments.add_argument("--rounds", type=int, default=0, help="0: until the minutes are over")
     arguments.add_argument("--limit-factor", type=float, default=2, help="on the tests' limits")
     arguments.add_argument("--seed", type=int, default=None)
+    arguments.add_argument("--jobs", type=int, default=1, help="cores for tests side by side")
     arguments.add_argument("--keep", default="",
                            help="directory for the tests' last output, and for that of failures")
     chosen = arguments.parse_args()
@@ -75,23 +124,27 @@ def main() -> int:
         print(f"no test has the label '{chosen.label}'" if chosen.label else "there are no tests")
         return 1
     deadline = time.monotonic() + 60 * chosen.minutes if chosen.minutes else float("inf")
-    passed, failed, rounds = 0, 0, 0
+    cores, results, rounds = Cores(chosen.jobs), Results(chosen.limit_factor, chosen.keep), 0
     while time.monotonic() < deadline and (not chosen.rounds or rounds < chosen.rounds):
         rounds += 1
-        for test in seeds.sample(tests, len(tests)):
-            if time.monotonic() >= deadline:
-                break
+        order = seeds.sample(tests, len(tests))
+        if chosen.jobs > 1:
+            order.sort(key=lambda test: -test["seconds"])
+        running = []
+        for test in order:
             seed = seeds.randrange(1, 1 << 32)
-            start = time.monotonic()
-            trouble = run_once(test, seed, chosen.limit_factor, chosen.keep)
-            passed, failed = passed + (not trouble), failed + bool(trouble)
-            seconds = time.monotonic() - start
-            print(f"{passed + failed}: {test['name']}, {seconds:.0f} s", flush=True)
-            if trouble:
-                print(f"FAILED: APERTURE_SEED={seed} {test['name']}: {trouble}", flush=True)
-        print(f"round {rounds}: {passed} passed, {failed} failed so far", flush=True)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
+            cores.take(test)
+            if time.monotonic() >= deadline:
+                cores.give(test)
+                break
+            running.append(threading.Thread(target=results.run, args=(test, seed, cores)))
+            running[-1].start()
+        for thread in running:
+            thread.join()
+        print(f"round {rounds}: {results.passed} passed, {results.failed} failed so far",
+              flush=True)
+    print(f"{results.passed} passed, {results.failed} failed")
+    return 1 if results.failed or not results.passed else 0
 
 
 if __name__ == "__main__":

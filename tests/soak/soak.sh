@@ -66,7 +66,7 @@ APERTURE_KILLS=${APERTURE_KILLS:-10000} APERTURE_CONNECTS=100000 APERTURE_HALF_O
   APERTURE_CONNECTIONS=1000 APERTURE_SILENT_STRANGERS=10000 \
   APERTURE_MESSAGES=${APERTURE_MESSAGES:-10000000} \
   part full-counts "${repeat[@]}" --label kill --rounds 1 --limit-factor 200 --seed "$seed" \
-  --keep "$keep"
+  --jobs "$(nproc)" --keep "$keep"
 APERTURE_LIVE_FUZZ_SECONDS=$((minutes * 60)) part live-attackers "${repeat[@]}" \
   --label live --rounds 1 --limit-factor $((minutes + 2)) --seed "$seed" --keep "$keep"
 mkdir -p "$keep/clients"
