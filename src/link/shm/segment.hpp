@@ -57,8 +57,8 @@ class Segment : public std::enable_shared_from_this<Segment> {
   static constexpr size_t kSlotBytes = 1024;
   static constexpr size_t kBytes = 4096 + kLanes * 1'626'112;  // mapped, as drawn above
 
-  // The creator picks a free lane, which is all zero, and has its pages allocated. Errors: no_space (all in
-  // use), no_memory.
+  // The creator picks a free lane, which is all zero, and has its pages allocated. Errors: no_space
+  // (all in use), no_memory.
   Result<uint32_t> reserve_lane() noexcept;
   // The creator gives a lane back, once both sides have closed it.
   void release_lane(uint32_t index) noexcept;
