@@ -12,7 +12,8 @@ namespace {
 
 bool has_changed(const void* cntr) {
   const auto* c = static_cast<const Cntr*>(cntr);
-  return c->core.value() != c->seen_value || c->core.errors() != c->seen_errors;
+  return c->core.value() != c->seen_value || c->core.errors() != c->seen_errors ||
+         c->settings != c->seen_settings;
 }
 
 void progress(Cntr& cntr, nic::PollGuard& guard) noexcept {
@@ -39,11 +40,30 @@ uint64_t readerr(fid_cntr* fid) noexcept {
   return cntr.core.errors();
 }
 
-template <void (qp::Counter::*Change)(uint64_t, bool)>
-int change(fid_cntr* fid, uint64_t value) noexcept {
+// One that is set back and climbs again has changed, though its value has not.
+void note_setting(Cntr& cntr, uint64_t value, uint64_t errors) noexcept {
+  ++cntr.settings;
+  cntr.set_value = value;
+  cntr.set_errors = errors;
+}
+
+template <bool kAdds>
+int change_value(fid_cntr* fid, uint64_t by) noexcept {
   auto& cntr = object_of<Cntr>(fid);
   nic::EngineGuard guard(*cntr.engine);
-  (cntr.core.*Change)(value, true);
+  const uint64_t value = kAdds ? cntr.core.value() + by : by;
+  note_setting(cntr, value, cntr.core.errors());
+  cntr.core.set(value, true);
+  return 0;
+}
+
+template <bool kAdds>
+int change_errors(fid_cntr* fid, uint64_t by) noexcept {
+  auto& cntr = object_of<Cntr>(fid);
+  nic::EngineGuard guard(*cntr.engine);
+  const uint64_t errors = kAdds ? cntr.core.errors() + by : by;
+  note_setting(cntr, cntr.core.value(), errors);
+  cntr.core.set_error(errors, true);
   return 0;
 }
 
@@ -123,11 +143,11 @@ const fi_ops_cntr g_cntr_ops = {
     .size = sizeof(fi_ops_cntr),
     .read = read,
     .readerr = readerr,
-    .add = change<&qp::Counter::add>,
-    .set = change<&qp::Counter::set>,
+    .add = change_value<true>,
+    .set = change_value<false>,
     .wait = wait,
-    .adderr = change<&qp::Counter::add_error>,
-    .seterr = change<&qp::Counter::set_error>,
+    .adderr = change_errors<true>,
+    .seterr = change_errors<false>,
 };
 
 int check_attr(const fi_cntr_attr& attr) {
@@ -165,6 +185,7 @@ void turn_away_counters(CallTables& tables) noexcept {
 void Cntr::note_seen() noexcept {
   seen_value = core.value();
   seen_errors = core.errors();
+  seen_settings = settings;
 }
 
 int Cntr::try_wait() noexcept {

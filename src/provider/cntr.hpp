@@ -47,8 +47,14 @@ struct RegionWatcher final : protect::WriteWatcher {
 
 struct Cntr : Waited<fid_cntr> {
   qp::Counter core;
-  uint64_t seen_value = 0;  // at the last read; for fi_trywait; guarded by the engine's lock
+  // Guarded by the engine's lock. At the last read, for fi_trywait:
+  uint64_t seen_value = 0;
   uint64_t seen_errors = 0;
+  uint64_t seen_settings = 0;
+  // Of fi_cntr_set, fi_cntr_add and their like: how many there were, and what the last one made it.
+  uint64_t settings = 0;
+  uint64_t set_value = 0;
+  uint64_t set_errors = 0;
   CounterWork work{core};
   RegionWatcher watcher{core};   // in the side records of `regions`
   std::vector<Region*> regions;  // that it is bound to; guarded by the engine's lock

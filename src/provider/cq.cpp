@@ -54,14 +54,18 @@ struct Wish {
 };
 bool is_fulfilled(const void* what) {
   const auto& wish = *static_cast<const Wish*>(what);
-  return wish.core->size() >= wish.entries || wish.core->error_first();
+  return wish.core->size() >= wish.entries || wish.core->has_error();
 }
 
 }  // namespace
 
 int FabricCq::try_sleep(Waits waits, size_t threshold) noexcept {
   const Wish wish{&core, threshold};
-  return try_sleep_unless(waits, is_fulfilled, &wish);
+  const int rc = try_sleep_unless(waits, is_fulfilled, &wish);
+  // going to sleep may have drained the descriptor that a signal had rung a moment before
+  // SYNC POINT: cq-signal
+  const bool is_late = waits == Waits::in_call && signaled.load(std::memory_order_acquire);
+  return rc == 0 && is_late ? -FI_EAGAIN : rc;
 }
 
 int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** out, void* context) noexcept {

@@ -147,7 +147,7 @@ bool satisfied(FabricCq& cq, size_t threshold) noexcept {
   nic::PollGuard guard(*cq.engine);
   cq.sleeper.wake_up();
   if (cq.core.size() < threshold) progress(cq);
-  if (cq.core.size() >= threshold || cq.core.error_first()) return true;
+  if (cq.core.size() >= threshold || cq.core.has_error()) return true;
   guard.found_nothing();
   return false;
 }

@@ -15,8 +15,10 @@ namespace {
 struct PollSet {
   struct Member {
     struct fid* fid;
-    uint64_t value = 0;  // of a counter, when fi_poll last looked
+    // Of a counter, when fi_poll last looked.
+    uint64_t value = 0;
     uint64_t errors = 0;
+    uint64_t settings = 0;
   };
   fid_poll fid{};
   Domain* domain = nullptr;
@@ -39,9 +41,13 @@ Domain* domain_of(struct fid* what) noexcept {
 // Engine lock held.
 bool has_news(PollSet::Member& m) noexcept {
   if (m.fid->fclass == FI_CLASS_CQ) return !object_of<FabricCq>(m.fid).core.empty();
-  const qp::Counter& counter = object_of<Cntr>(m.fid).core;
-  const uint64_t value = counter.value();
-  const uint64_t errors = counter.errors();
+  const auto& cntr = object_of<Cntr>(m.fid);
+  // "since the last time fi_poll, fi_cntr_set, or fi_cntr_add were called"
+  if (m.settings != cntr.settings) {
+    m = {m.fid, cntr.set_value, cntr.set_errors, cntr.settings};
+  }
+  const uint64_t value = cntr.core.value();
+  const uint64_t errors = cntr.core.errors();
   const bool news = value != m.value || errors != m.errors;
   m.value = value;
   m.errors = errors;

@@ -131,10 +131,12 @@ Slept sleep_on(fi_wait_obj obj, int fd, const Deadline& deadline, int second) {
 }
 
 Sleeper::~Sleeper() {
-  if (domain_ == nullptr || !epoll_) return;
+  if (domain_ == nullptr || !has_place_) return;
   nic::EngineGuard guard(*domain_->engine);
   if (armed_) disarm();
-  domain_->engine->wakers().forget_path(*this);
+  if (epoll_) domain_->engine->wakers().forget_path(*this);
+  assert(domain_->sleepers.size() < domain_->sleepers_opened);
+  --domain_->sleepers_opened;
 }
 
 Slept Sleeper::sleep(fi_wait_obj obj, const Deadline& deadline) const {
@@ -148,7 +150,9 @@ int Sleeper::open(Domain& domain, fi_wait_obj obj, qp::WakeFd& wake_fd) {
   if (!has_fd(obj)) return 0;
   {
     nic::EngineGuard guard(*domain.engine);
-    domain.sleepers.reserve(++domain.sleepers_opened);  // so that arm() never allocates
+    domain.sleepers.reserve(domain.sleepers_opened + 1);  // so that arm() never allocates
+    ++domain.sleepers_opened;
+    has_place_ = true;
   }
   if (Status s = wake_fd.open(); !s)
     return refuse(fi_code(s),

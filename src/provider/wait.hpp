@@ -102,7 +102,8 @@ class Sleeper : private nic::WakePath {
   Domain* domain_ = nullptr;
   qp::WakeFd* wake_fd_ = nullptr;
   UniqueFd epoll_;
-  bool armed_ = false;  // guarded by the engine's lock
+  bool has_place_ = false;  // in the domain's sleepers
+  bool armed_ = false;      // guarded by the engine's lock
 };
 
 // A wait set: one epoll descriptor over those of its members. Guarded by its mutex.

@@ -32,6 +32,7 @@ void Cq::push_error(CompletionError e) noexcept {
   slots_[tail_ & mask_] = {error != nullptr ? error->entry : Completion{},
                            error != nullptr ? error : &untold};
   ++tail_;
+  ++errors_;
   wake_fd.on_arrival();
 }
 
@@ -46,7 +47,8 @@ bool Cq::make_room(size_t n) noexcept {
 
 CompletionError Cq::pop_error() noexcept {
   CompletionError* error = slots_[head_ & mask_].error;
-  assert(error_first() && error != nullptr);
+  assert(error_first() && error != nullptr && errors_ != 0);
+  --errors_;
   slots_[head_ & mask_].error = nullptr;
   ++head_;
   if (error == &untold) return untold;

@@ -75,6 +75,8 @@ class Cq {
 
   // True if the head is an error: read it with pop_error.
   bool error_first() const noexcept { return !empty() && slots_[head_ & mask_].error != nullptr; }
+  // Anywhere in it.
+  bool has_error() const noexcept { return errors_ != 0; }
   const Completion& front() const noexcept { return slots_[head_ & mask_].entry; }
   void pop() noexcept {
     APERTURE_DEBUG_ASSERT(!empty());
@@ -98,6 +100,7 @@ class Cq {
   uint64_t head_ = 0;
   uint64_t tail_ = 0;
   uint64_t reserved_ = 0;
+  size_t errors_ = 0;  // that are queued
 };
 
 // A completion counter. Changed under the engine's lock, read by any thread.

@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -258,6 +259,89 @@ TEST(Waiting, a_threshold_waits_for_so_many) {
   EXPECT_EQ(fi_cq_sread(b.cq.get(), entries, 4, three, 50), 1) << "the one there is, at the end";
   for (const char* text : {"2", "3", "4"}) ASSERT_EQ(fi_inject(b.ep.get(), text, 1, own), 0);
   EXPECT_EQ(fi_cq_sread(b.cq.get(), entries, 4, three, 5000), 3);
+}
+
+// "or an error or timeout occurs"
+TEST(Waiting, a_threshold_is_not_waited_for_beyond_an_error) {
+  Bench b({}, kApi117, FI_WAIT_NONE);
+  fi_cq_attr attr{};
+  attr.format = FI_CQ_FORMAT_TAGGED;
+  attr.wait_obj = FI_WAIT_UNSPEC;
+  attr.wait_cond = FI_CQ_COND_THRESHOLD;
+  b.cq = opened("queue", fi_cq_open, b.domain.get(), &attr);
+  const fi_addr_t own = b.enable();
+  char in[2];
+  for (char& c : in) {
+    ASSERT_EQ(fi_recv(b.ep.get(), &c, 1, nullptr, FI_ADDR_UNSPEC, &c), 0);
+  }
+  ASSERT_EQ(fi_inject(b.ep.get(), "1", 1, own), 0);
+  ASSERT_EQ(fi_inject(b.ep.get(), "too long", 8, own), 0);
+  const auto four = reinterpret_cast<const void*>(uintptr_t{4});
+  fi_cq_tagged_entry entries[4];
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(fi_cq_sread(b.cq.get(), entries, 4, four, 20000), 1);
+  EXPECT_EQ(fi_cq_sread(b.cq.get(), entries, 4, four, 20000), -FI_EAVAIL);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 15s);
+  fi_cq_err_entry error{};
+  EXPECT_EQ(fi_cq_readerr(b.cq.get(), &error, 0), 1);
+  EXPECT_EQ(fi_cq_sread(b.cq.get(), entries, 4, four, 10), -FI_EAGAIN) << "the error is gone";
+}
+
+TEST(Waiting, a_signal_just_as_the_sleep_begins_is_not_lost) {
+  Bench b({}, kApi117, FI_WAIT_FD);
+  b.enable();
+  constexpr int kRounds = 1000;
+  std::atomic<int> begun{0}, ended{0};
+  std::thread sleeper([&] {
+    for (int i = 1; i <= kRounds; ++i) {
+      fi_cq_tagged_entry entry;
+      begun = i;
+      const auto start = std::chrono::steady_clock::now();
+      EXPECT_EQ(fi_cq_sread(b.cq.get(), &entry, 1, nullptr, 20000), -FI_EAGAIN);
+      const bool late = std::chrono::steady_clock::now() - start > 15s;
+      EXPECT_FALSE(late) << "round " << i;
+      ended = late ? kRounds + 1 : i;
+      if (late) return;
+    }
+  });
+  for (int i = 1; i <= kRounds && ended <= kRounds; ++i) {
+    while (begun < i && ended <= kRounds) std::this_thread::yield();
+    const auto at = std::chrono::steady_clock::now() + std::chrono::nanoseconds(i % 100 * 500);
+    while (std::chrono::steady_clock::now() < at) {
+    }
+    ASSERT_EQ(fi_cq_signal(b.cq.get()), 0);
+    while (ended < i) std::this_thread::yield();
+  }
+  sleeper.join();
+}
+
+// fi_trywait is to say that a counter has changed, also one that was set back in between.
+TEST(Waiting, a_counter_that_was_set_back_has_changed) {
+  Bench b({}, kApi117, FI_WAIT_FD);
+  fid* const one[] = {&b.cntr->fid};
+  const auto count = [&] {
+    ASSERT_EQ(fi_cntr_add(b.cntr.get(), 1), 0);
+    EXPECT_EQ(fi_trywait(b.fabric.get(), const_cast<fid**>(one), 1), -FI_EAGAIN);
+  };
+  count();
+  EXPECT_EQ(fi_cntr_read(b.cntr.get()), 1u);
+  EXPECT_EQ(fi_trywait(b.fabric.get(), const_cast<fid**>(one), 1), 0);
+  ASSERT_EQ(fi_cntr_set(b.cntr.get(), 0), 0);
+  count();
+  EXPECT_EQ(fi_cntr_read(b.cntr.get()), 1u);
+  EXPECT_EQ(fi_trywait(b.fabric.get(), const_cast<fid**>(one), 1), 0);
+}
+
+// Each open made room for all that had ever been open.
+TEST(Waiting, queues_that_come_and_go_leave_nothing_behind) {
+  Bench b({}, kApi117, FI_WAIT_FD);
+  fi_cq_attr attr{};
+  attr.wait_obj = FI_WAIT_FD;
+  for (int i = 0; i < 300; ++i) {
+    const Opened<fid_cq> cq = opened("queue", fi_cq_open, b.domain.get(), &attr);
+    fid* one[] = {&cq->fid};
+    ASSERT_EQ(fi_trywait(b.fabric.get(), one, 1), 0) << i;
+  }
 }
 
 }  // namespace
