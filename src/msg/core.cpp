@@ -36,6 +36,20 @@ Status MatchCore::take(Unexpected& u, const qp::RecvWr& wr) noexcept {
   return {};
 }
 
+void MatchCore::fail_claim(Unexpected& u, const qp::RecvWr& wr) noexcept {
+  assert(u.claimed && u.lost && u.qp == nullptr);
+  qp::CompletionError e;
+  e.entry = {.context = wr.context,
+             .flags = wr.flags,
+             .buf = wr.iov_count > 0 ? wr.iov[0].iov_base : nullptr,
+             .tag = u.tag,
+             .source = source_to_report(u)};
+  e.err = Errc::peer_lost;
+  early.remove(u);
+  drop(u);
+  port.fail_receive(std::move(e));
+}
+
 void MatchCore::complete_look(const Unexpected& u, const qp::RecvWr& wr) noexcept {
   port.rx_cq->push({wr.context, wr.flags | port.flag_of(u.beside), u.len, nullptr, u.imm, u.tag,
                     source_to_report(u)});

@@ -67,6 +67,8 @@ struct MatchCore {
   void begin(qp::Qp& qp, const qp::Arrival& offer, Receive& r) noexcept;
   // A receive meets a message that was there before. Errors: again.
   Status take(Unexpected& u, const qp::RecvWr& wr) noexcept;
+  // The same for one that was claimed and then went with its sender.
+  void fail_claim(Unexpected& u, const qp::RecvWr& wr) noexcept;
   // The completion of a look at a message.
   void complete_look(const Unexpected& u, const qp::RecvWr& wr) noexcept;
   // A message that has been taken out of its list is forgotten.

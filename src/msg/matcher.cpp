@@ -117,6 +117,10 @@ Status Matcher::probe(const Probe& probe) noexcept {
     port.rx_cq->push_error(std::move(e));
     return {};
   }
+  if (u->lost && probe.action == Action::claim) {
+    core_.fail_claim(*u, probe.match);
+    return {};
+  }
   if (probe.action == Action::claim) return core_.take(*u, probe.match);
   core_.complete_look(*u, probe.match);
   if (probe.action == Action::peek_claim) {

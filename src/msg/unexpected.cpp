@@ -69,7 +69,7 @@ Unexpected* UnexpectedMessages::make(qp::Qp& qp, const qp::Arrival& a, uint64_t 
   u->len = a.len;
   u->beside = a.beside;
   u->tagged = a.tagged;
-  u->claimed = false;
+  u->claimed = u->lost = false;
   u->claimed_by = nullptr;
   u->source = source;
   u->remote = qp.remote();
@@ -223,7 +223,12 @@ void UnexpectedMessages::drop_all_to(const qp::Port& port) noexcept {
 }
 
 void UnexpectedMessages::drop_offers_of(const qp::Qp& qp) noexcept {
-  drop_if([&qp](const Unexpected& u) { return u.qp == &qp && u.shown == nullptr; });
+  drop_if([&qp](const Unexpected& u) { return u.qp == &qp && !u.claimed; });
+  for (Unexpected* u = claimed_.front(); u != nullptr; u = claimed_.after(u)) {
+    if (u->shown != nullptr || u->qp != &qp) continue;
+    u->qp = nullptr;
+    u->lost = true;
+  }
 }
 
 template <typename Which>

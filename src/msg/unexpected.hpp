@@ -45,6 +45,7 @@ struct Unexpected : ListHook, BasicListHook<BySource> {
   uint64_t counted;  // in payload_bytes()
   bool tagged;
   bool claimed;
+  bool lost;         // claimed, and then its sender went with it
   void* claimed_by;  // context of the claim
   std::byte* bytes;  // payload that is here: in `small`, `large` or `shown`
   std::unique_ptr<std::byte[]> large;
@@ -83,6 +84,7 @@ class UnexpectedMessages {
   void drop(Unexpected& u) noexcept;
   // Those that came to an endpoint, or are on offer by a queue pair.
   void drop_all_to(const qp::Port& port) noexcept;
+  // But for those that are claimed: their claim is to hear of it.
   void drop_offers_of(const qp::Qp& qp) noexcept;
   // Those of `source` are of `now` from here on; kNoSource: only receives from anybody find them.
   void rename_source(uint64_t source, uint64_t now) noexcept;

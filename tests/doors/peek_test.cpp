@@ -2,6 +2,9 @@
 // it out of the sight of others, and dropping it.
 #include <gtest/gtest.h>
 
+#include <memory>
+
+#include "doors/child.hpp"
 #include "doors/fixture.hpp"
 #include "doors/payload.hpp"
 
@@ -196,6 +199,49 @@ TEST_P(PeekAtBytes, a_claimed_message_longer_than_the_buffer_is_truncated) {
   EXPECT_EQ(c.err, FI_ETRUNC);
   EXPECT_EQ(c.olen, 1u);
   EXPECT_TRUE(in.intact());
+}
+
+struct Plan {
+  Name name;
+  uint64_t size = 0;
+};
+
+// Sends one message of tag 3 and stays.
+DOOR_ROLE(sender_that_is_killed) {
+  Node node;
+  Plan plan;
+  if (!control.put(Name(node.name())) || !control.get(&plan)) return 1;
+  const fi_addr_t to = node.insert(plan.name);
+  const Guarded out(plan.size, 1);
+  Op op;
+  if (node.post(fi_tsend, out.data(), out.size(), nullptr, to, 3, &op) != 0) return 1;
+  pump_until([&] { return control.ready(); }, 60000);
+  return 0;
+}
+
+TEST_P(Peek, a_claim_hears_that_its_message_has_gone_with_the_sender) {
+  if (!on_aperture()) GTEST_SKIP() << "undefined elsewhere";
+  const size_t size = GetParam();
+  auto child = std::make_unique<Child>("sender_that_is_killed");
+  Name name;
+  ASSERT_TRUE(pump_until([&] { return child->control().ready(); }));
+  ASSERT_TRUE(child->control().get(&name));
+  p.b.insert(name);
+  ASSERT_TRUE(child->control().put(Plan{Name(p.b.name()), size}));
+  Op op;
+  ASSERT_EQ(look_until_found(3, FI_PEEK | FI_CLAIM, &op).err, 0);
+  child.reset();
+  pump_for(300);
+  Guarded in(size);
+  iovec iov{in.data(), size};
+  fi_msg_tagged m{&iov, nullptr, 1, FI_ADDR_UNSPEC, 3, 0, &op, 0};
+  ASSERT_EQ(fi_trecvmsg(p.b.ep(), &m, FI_CLAIM), 0);
+  const Completion c = p.b.wait(&op);
+  EXPECT_TRUE(c.err == 0 || c.err == FI_ECONNRESET) << c.err;
+  if (size > 64 * 1024) EXPECT_NE(c.err, 0) << "only its sender had it";
+  if (c.err == 0) EXPECT_FALSE(first_difference(in.span(), 1));
+  EXPECT_EQ(c.tag, 3u);
+  EXPECT_LT(fi_trecvmsg(p.b.ep(), &m, FI_CLAIM), 0) << "it is gone";
 }
 
 TEST_P(Peek, a_claim_without_a_claimed_message_is_refused) {

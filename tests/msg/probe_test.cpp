@@ -122,7 +122,7 @@ TEST_P(Peek, discard_drops_the_first_match) {
   EXPECT_EQ(r_.sender(0).port.tx.wqes.out(), 0u);
 }
 
-TEST_P(Peek, claim_of_a_lost_peer_is_an_error_of_the_call) {
+TEST_P(Peek, claim_of_a_lost_peer_ends_in_error) {
   const auto large = pattern(100000, 1);
   const auto small = pattern(8, 1);
   r_.deliver(1, large);
@@ -133,7 +133,12 @@ TEST_P(Peek, claim_of_a_lost_peer_is_an_error_of_the_call) {
   r_.expect(6);
   r_.lose(0);
   Guarded into(100000);
-  EXPECT_EQ(probe(Action::claim, 1, 5, &into).error(), Errc::invalid);
+  ASSERT_TRUE(probe(Action::claim, 1, 5, &into));
+  ASSERT_TRUE(r_.cq().error_first());
+  const qp::CompletionError lost = r_.cq().pop_error();
+  EXPECT_EQ(lost.err, Errc::peer_lost);
+  EXPECT_EQ(lost.entry.tag, 1u);
+  EXPECT_EQ(probe(Action::claim, 1, 5, &into).error(), Errc::invalid) << "it is over";
   ASSERT_TRUE(probe(Action::claim, 2, 6, &into));  // its payload had come
   r_.expect(6);
 }
