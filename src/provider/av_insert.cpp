@@ -240,17 +240,27 @@ int insert_service(fid_av* fid, const char* node, const char* service, fi_addr_t
   });
 }
 
+// Counts the address up as one number of `size` bytes, in network order.
+void count_up(unsigned char* bytes, size_t size, size_t by) noexcept {
+  for (size_t at = size; at-- > 0 && by != 0;) {
+    by += bytes[at];
+    bytes[at] = static_cast<unsigned char>(by);
+    by >>= 8;
+  }
+}
+
 // The i-th node after `node`: a numeric address counted up, or a name whose numeric suffix is.
 bool nth_node(const std::string& node, size_t i, std::string& out) {
   if (i == 0) {
     out = node;
     return true;
   }
-  in_addr four;
-  if (::inet_pton(AF_INET, node.c_str(), &four) == 1) {
-    four.s_addr = htonl(ntohl(four.s_addr) + static_cast<uint32_t>(i));
-    char text[INET_ADDRSTRLEN];
-    out = ::inet_ntop(AF_INET, &four, text, sizeof text);
+  for (const int family : {AF_INET, AF_INET6}) {
+    unsigned char bytes[sizeof(in6_addr)];
+    if (::inet_pton(family, node.c_str(), bytes) != 1) continue;
+    count_up(bytes, family == AF_INET ? sizeof(in_addr) : sizeof(in6_addr), i);
+    char text[INET6_ADDRSTRLEN];
+    out = ::inet_ntop(family, bytes, text, sizeof text);
     return true;
   }
   const size_t digits = node.find_last_not_of("0123456789") + 1;
@@ -297,7 +307,8 @@ int insert_symmetric(fid_av* fid, const char* node, size_t node_count, const cha
                     "fi_av_insertsym: node, service, nodecnt and svccnt are all needed");
     char* end = nullptr;
     const unsigned long first_port = std::strtoul(service, &end, 10);
-    if (end == service || *end != '\0' || first_port + service_count - 1 > 65535)
+    if (end == service || *end != '\0' || first_port > 65535 ||
+        service_count - 1 > 65535 - first_port)
       return refuse(-FI_EINVAL, "fi_av_insertsym: ports \"%s\" and %zu more are not port numbers",
                     service, service_count - 1);
     // names first: somebody else's server may be asked, and the lock of a shared vector is not to

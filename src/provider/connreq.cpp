@@ -47,22 +47,27 @@ std::optional<ConnReq> take_request(const fid* handle) {
   return *it->second;
 }
 
-nic::RequestId put_back_request(const fid* handle) {
+nic::RequestId put_back_request(const fid* handle, nic::RequestId taken) {
   std::lock_guard guard(requests().mutex);
   const auto it = requests().by_handle.find(handle);
-  if (it == requests().by_handle.end()) return 0;
+  if (it == requests().by_handle.end() || it->second->id != taken) return 0;
+  assert(it->second->taken);
   it->second->taken = false;
   if (it->second->pep != nullptr) return 0;
-  const nic::RequestId id = it->second->id;
   requests().by_handle.erase(it);
-  return id;
+  return taken;
 }
 
-nic::RequestId end_request(const fid* handle, const Pep* pep) {
+void end_taken(const fid* handle, nic::RequestId taken) {
   std::lock_guard guard(requests().mutex);
   const auto it = requests().by_handle.find(handle);
-  if (it == requests().by_handle.end()) return 0;
-  if (pep != nullptr && it->second->pep != pep) return 0;
+  if (it != requests().by_handle.end() && it->second->id == taken) requests().by_handle.erase(it);
+}
+
+nic::RequestId end_request(const fid* handle, const Pep& pep) {
+  std::lock_guard guard(requests().mutex);
+  const auto it = requests().by_handle.find(handle);
+  if (it == requests().by_handle.end() || it->second->pep != &pep) return 0;
   const nic::RequestId id = it->second->id;
   requests().by_handle.erase(it);
   return id;

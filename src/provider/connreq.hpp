@@ -30,11 +30,12 @@ fid* add_request(Pep& pep, const nic::ConnectionRequest& request);
 // For a new endpoint: nothing if the handle is none, or taken.
 std::optional<ConnReq> take_request(const fid* handle);
 // The endpoint is closed without having accepted. The request to refuse, or 0 if the passive
-// endpoint still has it.
-nic::RequestId put_back_request(const fid* handle);
-// Accepted, rejected or gone: the handle is good no more. Its request; 0 if it was none of `pep`
-// (null: of any).
-nic::RequestId end_request(const fid* handle, const Pep* pep);
+// endpoint still has it, or it was rejected: the handle may be another one's by now.
+nic::RequestId put_back_request(const fid* handle, nic::RequestId taken);
+// Its endpoint has answered: the handle is good no more.
+void end_taken(const fid* handle, nic::RequestId taken);
+// Rejected or gone: the same. Its request; 0 if it was none of `pep`.
+nic::RequestId end_request(const fid* handle, const Pep& pep);
 const fid* handle_of(nic::RequestId id);
 // The passive endpoint closes: the requests that are taken, to be kept beyond it.
 std::vector<nic::RequestId> part_with_requests(const Pep& pep);

@@ -59,7 +59,7 @@ int accept(fid_ep* fid, const void* param, size_t len) noexcept {
     const Status s = body.connection->accept(data);
     if (s.error() == Errc::bad_state)
       return refuse(-FI_EOPBADSTATE, "fi_accept: the endpoint has accepted its request already");
-    end_request(body.request, nullptr);  // answered, whatever became of it
+    end_taken(body.request, body.request_id);  // answered, whatever became of it
     body.request_id = 0;
     if (s.error() == Errc::no_entry)
       return refuse(-FI_ECONNABORTED,
@@ -114,7 +114,7 @@ int take_handle(EpBody& body, const fi_info& info) {
 
 void leave_request(EpBody& body) noexcept {
   if (body.request_id == 0) return;
-  const nic::RequestId nobodys = put_back_request(body.request);
+  const nic::RequestId nobodys = put_back_request(body.request, body.request_id);
   if (nobodys == 0) return;
   if (auto contact = nic::Contact::instance()) (*contact)->refuse(nobodys, {});
 }

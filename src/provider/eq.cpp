@@ -107,6 +107,21 @@ void Eq::forget(const struct fid* what) {
   if (any) drained();
 }
 
+void Eq::rename(const struct fid* what, struct fid* now) {
+  static_assert(offsetof(fi_eq_entry, fid) == 0 && offsetof(fi_eq_cm_entry, fid) == 0);
+  std::lock_guard guard(mutex);
+  for (Event& event : events) {
+    if (event.about != what) continue;
+    event.about = now;
+    if (event.is_error) {
+      event.error.fid = now;
+    } else {
+      assert(event.size >= sizeof now);
+      std::memcpy(event.body.data(), &now, sizeof now);
+    }
+  }
+}
+
 bool Eq::forget_request(const struct fid* handle) {
   std::lock_guard guard(mutex);
   const bool any = std::erase_if(events, [&](const Event& e) {

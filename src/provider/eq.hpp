@@ -70,6 +70,8 @@ struct Eq {
   void report_no_connection(struct fid* what, Errc why, const wire::PrivateData* data);
   // The object is closed: nothing about it is to be read any more.
   void forget(const struct fid* what);
+  // Another handle of it stays open: what was about this one is about that one.
+  void rename(const struct fid* what, struct fid* now);
   // True if that request was still to be read; it is not any more.
   bool forget_request(const struct fid* handle);
   bool empty();

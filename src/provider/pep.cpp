@@ -139,7 +139,7 @@ int reject(fid_pep* fid, fid_t handle, const void* param, size_t len) noexcept {
     if (const int rc = take_private("fi_reject", param, len, data); rc != 0) return rc;
     auto contact = contact_of("fi_reject");
     if (!contact) return fi_code(contact.error());
-    const nic::RequestId id = end_request(handle, &pep);
+    const nic::RequestId id = end_request(handle, pep);
     if (id == 0)
       return refuse(
           -FI_EINVAL,
@@ -235,7 +235,7 @@ void RequestReports::on_request(const nic::ConnectionRequest& request) noexcept 
     return 0;
   });
   if (rc == 0) return;
-  end_request(handle, &pep_);
+  end_request(handle, pep_);
   if (auto contact = nic::Contact::instance()) (*contact)->refuse(request.id, {});
 }
 
@@ -243,7 +243,7 @@ void RequestReports::on_request_gone(nic::RequestId id) noexcept {
   guarded("FI_CONNREQ", [&]() -> int {
     const fid* const handle = handle_of(id);
     // once the application has read it, it answers it in its own time, in vain
-    if (handle != nullptr && pep_.eq->forget_request(handle)) end_request(handle, &pep_);
+    if (handle != nullptr && pep_.eq->forget_request(handle)) end_request(handle, pep_);
     return 0;
   });
 }

@@ -1,6 +1,7 @@
 // The open objects of one kind in this process, for fi_getinfo: it answers with an open instance of
 // the fabric and domain that it names. Each process has its own. Guarded by its own mutex; opening
-// and closing only.
+// and closing only. Never destroyed: when the process ends, destructors of the application's may
+// come later than those of this library, and close what is in it.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,11 @@ namespace aperture::provider {
 template <typename Fid>
 class Registry {
  public:
+  constexpr Registry() noexcept : open_() {}
+  Registry(const Registry&) = delete;
+  Registry& operator=(const Registry&) = delete;
+  ~Registry() {}
+
   void add(Fid* fid) {
     std::lock_guard guard(mutex_);
     begin_anew_in_a_child();
@@ -51,7 +57,9 @@ class Registry {
 
   ProcessLock mutex_;  // guards what follows
   ForkRound round_{0};
-  std::vector<Fid*> open_;
+  union {
+    std::vector<Fid*> open_;
+  };
 };
 
 }  // namespace aperture::provider

@@ -105,6 +105,46 @@ TEST_P(Av, insertsym_counts_hosts_and_ports) {
   }
 }
 
+TEST_P(Av, insertsym_takes_no_more_ports_than_there_are) {
+  if (!on_aperture()) GTEST_SKIP() << "not everybody looks";
+  fi_addr_t out[2];
+  for (const size_t count : {size_t{65536}, size_t{60537}, SIZE_MAX, SIZE_MAX - 4998}) {
+    EXPECT_EQ(fi_av_insertsym(av(), "127.0.0.1", 1, "5000", count, out, 0, nullptr), -FI_EINVAL);
+  }
+  EXPECT_EQ(fi_av_insertsym(av(), "127.0.0.1", 1, "-1", 2, out, 0, nullptr), -FI_EINVAL);
+}
+
+// An address is a number, not a name that ends in one.
+TEST(AvOfSixes, insertsym_counts_an_address_up) {
+  if (!on_aperture()) GTEST_SKIP() << "not everybody does";
+  Info hints = make_hints({});
+  hints->addr_format = FI_SOCKADDR_IN6;
+  fi_info* raw = nullptr;
+  ASSERT_EQ(fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &raw), 0);
+  const Info info(raw);
+  fid_fabric* fabric = nullptr;
+  ASSERT_EQ(fi_fabric(info->fabric_attr, &fabric, nullptr), 0);
+  const Fid<fid_fabric> own_fabric(fabric);
+  const Fid<fid_domain> domain = DOOR_MADE(fi_domain, fabric, info.get());
+  fi_av_attr attr{.type = FI_AV_MAP};
+  const Fid<fid_av> av = DOOR_MADE(fi_av_open, domain.get(), &attr);
+  const auto expect_last = [&](const char* first, size_t count, const char* last) {
+    std::vector<fi_addr_t> out(count);
+    ASSERT_EQ(fi_av_insertsym(av.get(), first, count, "5000", 1, out.data(), 0, nullptr),
+              static_cast<int>(count))
+        << first;
+    sockaddr_in6 found{};
+    size_t len = sizeof found;
+    ASSERT_EQ(fi_av_lookup(av.get(), out.back(), &found, &len), 0);
+    char text[INET6_ADDRSTRLEN];
+    EXPECT_STREQ(inet_ntop(AF_INET6, &found.sin6_addr, text, sizeof text), last);
+  };
+  expect_last("fd00::9", 2, "fd00::a");
+  expect_last("fd00::a", 3, "fd00::c");
+  expect_last("fd00::ffff", 2, "fd00::1:0");
+  expect_last("fd00::fffe:ffff", 258, "fd00::ffff:100");
+}
+
 TEST_P(Av, lookup_into_a_short_buffer_tells_the_length) {
   const sockaddr_in one = address(INADDR_LOOPBACK, 4711);
   fi_addr_t addr;

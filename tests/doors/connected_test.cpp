@@ -441,6 +441,42 @@ TEST_P(Conn, events_name_an_alias_once_the_endpoint_itself_is_closed) {
   b.expect(FI_SHUTDOWN, &alias->fid);
 }
 
+TEST_P(Conn, events_that_are_unread_name_an_alias_once_the_endpoint_itself_is_closed) {
+  Connected c(a, b);
+  fid_ep* alias = nullptr;
+  ASSERT_EQ(fi_ep_alias(c.at_b.get(), &alias, FI_TRANSMIT), 0);
+  Fid<fid_ep> other(alias);
+  c.at_a.reset();
+  pump_for(200);  // it is in the queue
+  c.at_b.reset();
+  b.expect(FI_SHUTDOWN, &alias->fid);
+}
+
+// The memory of a handle that was rejected may be the next one's.
+TEST_P(Conn, an_endpoint_for_a_rejected_request_leaves_the_next_one_alone) {
+  Fid<fid_pep> pep = b.passive();
+  Fid<fid_ep> at_a = ask_for_connection(a, pep.get());
+  CmEvent request = b.expect(FI_CONNREQ);
+  const fid* const rejected = request.info->handle;
+  Fid<fid_ep> first = b.open(request.info.get());
+  ASSERT_EQ(fi_reject(pep.get(), request.info->handle, nullptr, 0), 0);
+  a.expect_error(FI_ECONNREFUSED, &at_a->fid);
+  std::vector<Fid<fid_ep>> asking;
+  std::vector<CmEvent> requests;
+  do {
+    asking.push_back(ask_for_connection(a, pep.get()));
+    requests.push_back(b.expect(FI_CONNREQ));
+  } while (requests.back().info->handle != rejected && requests.size() < 64);
+  Fid<fid_ep> second = b.open(requests.back().info.get());
+  first.reset();
+  EXPECT_EQ(code_of(fi_endpoint, b.domain(), requests.back().info.get()), -FI_EINVAL) << "taken";
+  pep.reset();
+  for (size_t i = 0; i + 1 < asking.size(); ++i) a.expect_error(FI_ECONNREFUSED);
+  ASSERT_EQ(fi_accept(second.get(), nullptr, 0), 0);
+  a.expect(FI_CONNECTED, &asking.back()->fid);
+  b.expect(FI_CONNECTED, &second->fid);
+}
+
 TEST_P(Conn, closing_the_passive_endpoint_refuses_who_waits_but_not_who_is_served) {
   Fid<fid_pep> pep = b.passive();
   Fid<fid_ep> served = ask_for_connection(a, pep.get());
