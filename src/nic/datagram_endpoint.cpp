@@ -63,6 +63,7 @@ DatagramEndpoint::~DatagramEndpoint() {
     engine_.remove_pollable(*this);
     engine_.wakers().forget(end_.link().wake_fd());
   }
+  port_.discards = true;
   receives_.cancel_all(Errc::canceled);
 }
 

@@ -35,6 +35,7 @@ Status MatchedPort::join() noexcept {
 }
 
 void MatchedPort::end() noexcept {
+  assert(port_.discards);
   cancel_all(Errc::canceled);
   member_.reset();
 }

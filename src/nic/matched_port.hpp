@@ -34,6 +34,9 @@ class MatchedPort {
 
   // Errors: no_memory, and messages may not come then.
   Status join() noexcept;
+  // The endpoint is being closed: what ends from here on is told to nobody.
+  void discard() noexcept { port_.discards = true; }
+  // After discard().
   void end() noexcept;
 
   qp::Port& port() noexcept { return port_; }

@@ -41,6 +41,7 @@ MsgEndpoint::~MsgEndpoint() {
   connection_.close();
   end_access();
   const EngineGuard guard(engine_);
+  port_.discard();
   drop(Errc::canceled);
   port_.end();
 }

@@ -54,6 +54,7 @@ RdmEndpoint::~RdmEndpoint() {
     connections_.stop();
   }
   const EngineGuard guard(engine_);
+  port_.discard();
   connections_.drop_all(Errc::canceled);
   port_.end();
 }

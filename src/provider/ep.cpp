@@ -23,6 +23,7 @@ namespace {
 void let_go(EpBody& body) noexcept {
   {
     nic::EngineGuard guard(*body.domain->engine);
+    body.closing = true;
     if (body.av != nullptr) std::erase(body.av->endpoints, &body);
     body.leave_regions();
     if (body.domain->work != nullptr) body.domain->work->forget(body);
@@ -47,6 +48,20 @@ void let_go(EpBody& body) noexcept {
   body.domain->uses.drop();
 }
 
+// False: it is the last handle. Nothing that is still to be read names one that is closed.
+bool close_alias(Ep& ep) {
+  EpBody& body = *ep.body;
+  nic::EngineGuard guard(*body.domain->engine);
+  if (body.handles.size() == 1) return false;
+  [[maybe_unused]] const size_t gone = std::erase(body.handles, &ep);
+  assert(gone == 1 && !body.handles.empty());
+  fid_ep* const now = &body.handles.front()->fid;
+  body.reports.name(&now->fid);
+  if (body.eq != nullptr) body.eq->rename(&ep.fid.fid, &now->fid);
+  body.buffered_rule.receiver = now;
+  return true;
+}
+
 int close_ep(fid* fid) noexcept {
   return guarded_close("fi_close(ep)", fid, [&]() -> int {
     auto& ep = object_of<Ep>(fid);
@@ -55,10 +70,10 @@ int close_ep(fid* fid) noexcept {
       return refuse(-FI_EBUSY, "fi_close(%s): %u %s; close them first",
                     body->scalable ? "sep" : "srx", n,
                     body->scalable ? "context(s) of it are open" : "endpoint(s) use it");
-    if (const uint32_t n = body->multicasts.count(); n != 0 && body->handles.size() == 1)
-      return refuse(-FI_EBUSY, "fi_close(ep): %u multicast group(s) are joined; close them first",
-                    n);
-    if (body->handles.size() == 1) {
+    if (!close_alias(ep)) {
+      if (const uint32_t n = body->multicasts.count(); n != 0)
+        return refuse(-FI_EBUSY, "fi_close(ep): %u multicast group(s) are joined; close them first",
+                      n);
       if (const int rc = body->check_regions(); rc != 0) return rc;
       if (body->groups != nullptr && !body->groups->joined.empty())
         return refuse(-FI_EBUSY,
@@ -67,12 +82,6 @@ int close_ep(fid* fid) noexcept {
                       body->groups->joined.size());
       let_go(*body);
       delete body;
-    } else {
-      [[maybe_unused]] const size_t gone = std::erase(body->handles, &ep);
-      assert(gone == 1 && !body->handles.empty());
-      body->reports.name(&body->handles.front()->fid.fid);
-      nic::EngineGuard guard(*body->domain->engine);
-      body->buffered_rule.receiver = &body->handles.front()->fid;
     }
     delete &ep;
     return 0;
@@ -259,6 +268,7 @@ void Ep::settle() noexcept {
   tx.fence = false;  // of single operations only
   rx_completion = !rx_selective || (rx_flags & FI_COMPLETION) != 0;
   may_send = (body->tx_caps & FI_SEND) != 0;
+  line_end = may_send ? std::min({wire::kLineBytes, inject_size, max_msg_size}) + 1 : 0;
   may_recv = (body->rx_caps & FI_RECV) != 0;
   may_read = (body->tx_caps & FI_READ) != 0;
   may_write = (body->tx_caps & FI_WRITE) != 0;
@@ -357,6 +367,7 @@ int alias_ep(Ep& ep, const struct fi_alias* alias) {
   made->rma_iov_limit = ep.rma_iov_limit;
   made->tx_flags = side == FI_TRANSMIT ? flags : ep.tx_flags;
   made->rx_flags = side == FI_RECV ? flags : ep.rx_flags;
+  nic::EngineGuard guard(*ep.body->domain->engine);  // it may be being enabled, or closed
   made->settle();
   ep.body->handles.push_back(made.get());
   *alias->fid = &made.release()->fid.fid;

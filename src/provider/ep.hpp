@@ -82,9 +82,10 @@ struct EpBody {
   std::unique_ptr<EpGroups> groups;  // with FI_COLLECTIVE; it outlives `core`
   // From fi_enable on; written with the engine's lock, since address vectors tell it of changes.
   std::unique_ptr<nic::Endpoint> core;
+  bool closing = false;  // what fails is told to nobody; guarded by the engine's lock
   EpBody() noexcept;
   ~EpBody();
-  std::vector<Ep*> handles;
+  std::vector<Ep*> handles;            // from the second on, guarded by the engine's lock
   std::vector<Region*> regions;        // bound to it; guarded by the engine's lock
   bool wants_shared_receive = false;   // ep_attr->rx_ctx_cnt is FI_SHARED_CONTEXT
   bool wants_shared_transmit = false;  // ep_attr->tx_ctx_cnt is
@@ -149,6 +150,7 @@ struct Ep {
   bool tx_selective = false;
   bool rx_selective = false;
   bool may_send = false;  // by the caps of the endpoint
+  size_t line_end = 0;    // a message of fewer bytes may go as a line
   bool may_recv = false;
   bool may_read = false;
   bool may_write = false;

@@ -18,6 +18,8 @@ ssize_t cancel(fid_t fid, void* context) noexcept {
   return guarded("fi_cancel", fid, [&]() -> ssize_t {
     auto& ep = object_of<Ep>(fid);
     if (ep.core == nullptr) return -FI_EOPBADSTATE;
+    // "posted without a valid context parameter [...] cannot be canceled"
+    if (context == nullptr) return fi_code(Errc::no_entry);
     nic::EngineGuard guard(*ep.engine);
     const Status s = ep.core->cancel(context);
     WorkQueue* const work = ep.body->domain->work.get();

@@ -30,7 +30,7 @@ inline constexpr uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPL
 // into its ring.
 [[gnu::always_inline]] inline bool may_be_line(const Ep& ep, const void* buf, size_t len,
                                                const TxWish& wish) noexcept {
-  return len <= wire::kLineBytes && buf != nullptr && !wish.delivery && ep.may_send;
+  return len < ep.line_end && buf != nullptr && !wish.delivery;
 }
 // With the engine's lock, or where there is none. False: nothing was done, take send_message().
 [[gnu::always_inline]] inline bool send_line(Ep& ep, const Message& m, const void* buf, size_t len,

@@ -152,7 +152,7 @@ void Work::on_done(const qp::Completion& entry) noexcept {
   queue->end(*this);
 }
 
-// An error is always told, wherever the completion queue is.
+// An error is always told, wherever the completion queue is, unless the endpoint is being closed.
 void Work::on_failed(qp::CompletionError&& error) noexcept {
   assert(state == State::starting || state == State::started);
   error.entry.context = context;
@@ -160,9 +160,10 @@ void Work::on_failed(qp::CompletionError&& error) noexcept {
     if (error.err == Errc::truncated) static_cast<void>(staging->bring_back(error.entry.len));
     if (error.entry.buf != nullptr) error.entry.buf = buf;
   }
-  if (qp::Cq* const cq = queue_of(*this)) cq->push_error(std::move(error));
-  if (!is_deferred || wants_entry) {
-    if (qp::Counter* counter = counter_of(*this)) counter->add_error(1);
+  if (!body->closing) {
+    if (qp::Cq* const cq = queue_of(*this)) cq->push_error(std::move(error));
+    qp::Counter* const counter = !is_deferred || wants_entry ? counter_of(*this) : nullptr;
+    if (counter != nullptr) counter->add_error(1);
   }
   if (completes != nullptr) completes->core.add_error(1);
   queue->end(*this);

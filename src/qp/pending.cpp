@@ -182,6 +182,7 @@ void Pending::complete(Wqe& wqe) noexcept {
     return;
   }
   Port& port = core_.port;
+  if (port.discards) return;
   if (port.tx_cq != nullptr) port.tx_cq->push_error(std::move(e));
   if (Counter* counter = port.counter_of(wqe.kind); counter != nullptr) counter->add_error(1);
 }

@@ -161,8 +161,13 @@ struct Port {
     return tells_in(tx_cq) || tells_in(rx_cq);
   }
 
+  // Its endpoint is being closed: an operation that ends without having been carried out is told to
+  // nobody.
+  bool discards = false;
+
   // A receive ends in error.
   void fail_receive(CompletionError&& e) noexcept {
+    if (discards) return;
     if (rx_cq != nullptr) rx_cq->push_error(std::move(e));
     if (recv_counter != nullptr) recv_counter->add_error(1);
   }

@@ -97,6 +97,65 @@ TEST(MsgCall, inject_above_its_limit_is_refused_and_sends_nothing) {
   EXPECT_TRUE(p.b.quiet());
 }
 
+TEST(MsgCall, a_lowered_inject_size_holds_for_the_smallest_messages) {
+  if (!on_aperture()) GTEST_SKIP() << "a limit that is told, and not kept by all";
+  Info hints = make_hints({});
+  hints->tx_attr->inject_size = 8;
+  fi_info* raw = nullptr;
+  ASSERT_EQ(fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &raw), 0);
+  const Info info(raw);
+  info->tx_attr->inject_size = 8;
+  NodePair p;
+  const Fid<fid_ep> ep = DOOR_MADE(fi_endpoint, p.a.domain(), info.get());
+  ASSERT_EQ(fi_ep_bind(ep.get(), &p.a.av()->fid, 0), 0);
+  ASSERT_EQ(fi_ep_bind(ep.get(), &p.a.cq()->fid, FI_TRANSMIT | FI_RECV), 0);
+  ASSERT_EQ(fi_enable(ep.get()), 0);
+  const auto inject = [&](size_t len) {
+    return post([&] { return fi_inject(ep.get(), "0123456789abcdef", len, p.to_b); });
+  };
+  for (int round = 0; round < 2; ++round) {  // before there is a connection, and then
+    EXPECT_EQ(inject(9), -FI_EMSGSIZE) << round;
+    uint8_t in[16] = {};
+    Op op;
+    ASSERT_EQ(fi_recv(p.b.ep(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, &op), 0);
+    ASSERT_EQ(inject(8), 0);
+    EXPECT_EQ(p.b.wait(&op).len, 8u);
+  }
+}
+
+// "Discarded operations will silently be dropped, with no completions reported."
+TEST(MsgCall, closing_the_endpoint_drops_what_is_posted_in_silence) {
+  if (!on_aperture()) GTEST_SKIP() << "others tell of it";
+  Options options;
+  options.counters = true;
+  NodePair p(options);
+  Op receives[2], send;
+  uint8_t in[2];
+  ASSERT_EQ(fi_recv(p.b.ep(), &in[0], 1, nullptr, FI_ADDR_UNSPEC, &receives[0]), 0);
+  ASSERT_EQ(fi_trecv(p.b.ep(), &in[1], 1, nullptr, FI_ADDR_UNSPEC, 5, 0, &receives[1]), 0);
+  const Guarded large(1 << 20, 1);  // which nobody receives
+  ASSERT_EQ(p.b.post(fi_tsend, large.data(), large.size(), nullptr, p.to_a, 9, &send), 0);
+  const uint64_t errors = fi_cntr_readerr(p.b.rx_cntr()) + fi_cntr_readerr(p.b.tx_cntr());
+  p.b.close_endpoint();
+  EXPECT_TRUE(p.b.quiet());
+  EXPECT_EQ(fi_cntr_readerr(p.b.rx_cntr()) + fi_cntr_readerr(p.b.tx_cntr()), errors);
+}
+
+TEST(MsgCall, what_has_no_context_cannot_be_cancelled) {
+  if (!on_aperture()) GTEST_SKIP() << "others cancel one of them";
+  NodePair p;
+  uint8_t in[2] = {};
+  Op op;
+  ASSERT_EQ(fi_recv(p.b.ep(), &in[0], 1, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  ASSERT_EQ(fi_recv(p.b.ep(), &in[1], 1, nullptr, FI_ADDR_UNSPEC, &op), 0);
+  EXPECT_LT(fi_cancel(&p.b.ep()->fid, nullptr), 0);
+  ASSERT_EQ(p.a.post(fi_inject, "1", 1, p.to_b), 0);
+  ASSERT_EQ(p.a.post(fi_inject, "2", 1, p.to_b), 0);
+  EXPECT_EQ(p.b.wait(&op).err, 0);
+  EXPECT_EQ(in[0], '1');
+  EXPECT_EQ(in[1], '2');
+}
+
 TEST(MsgCall, a_receive_without_a_buffer_takes_no_bytes) {
   if (!on_aperture()) GTEST_SKIP() << "others write to NULL";
   for (const int mr_mode : {0, FI_MR_LOCAL}) {

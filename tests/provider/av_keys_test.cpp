@@ -271,8 +271,9 @@ TEST(AvKeys, endpoints_are_enabled_with_those_that_are_there) {
   msg.addr = first + 1;
   EXPECT_EQ(fi_trecvmsg(node.b.ep.get(), &msg, kAuthKeyFlag), -FI_EINVAL) << "it has not that one";
   msg.addr = first;
+  msg.context = &c;
   EXPECT_EQ(fi_trecvmsg(node.b.ep.get(), &msg, kAuthKeyFlag), 0);
-  EXPECT_EQ(fi_cancel(&node.b.ep->fid, nullptr), 0);
+  EXPECT_EQ(fi_cancel(&node.b.ep->fid, &c), 0);
   Opened<fid_ep> closed = std::move(node.b.ep);
   closed.reset();
   EXPECT_EQ(fi_av_remove(node.b.av.get(), &first, 1, kAuthKeyFlag), 0);
