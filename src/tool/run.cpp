@@ -73,8 +73,8 @@ int run(char* const* argv, const RunOptions& options) {
     place.explain_library = explain_library;
   }
   if (door.why_not.empty()) {
-    place.verbs_library = door.library;
-    place.real_folder = door.real_folder;
+    place.verbs_library = door.preload;
+    place.verbs_folder = door.folder;
   }
   const std::vector<std::string> faults = faults_of_settings(environ);  // as the user has made them
   const Surroundings surroundings = plan(place, [](const char* name) { return ::getenv(name); });

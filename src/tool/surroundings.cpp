@@ -157,10 +157,10 @@ std::string in_front(const std::string& part, const char* current) {
 
 }  // namespace
 
-void add_verbs_door(const std::string& library, const std::string& real_folder,
-                    const Lookup& lookup, Surroundings& out) {
+void add_verbs_door(const std::string& library, const std::string& folder, const Lookup& lookup,
+                    Surroundings& out) {
   out.settings.emplace_back("LD_PRELOAD", in_front(library, lookup("LD_PRELOAD")));
-  out.settings.emplace_back("LD_LIBRARY_PATH", in_front(real_folder, lookup("LD_LIBRARY_PATH")));
+  out.settings.emplace_back("LD_LIBRARY_PATH", in_front(folder, lookup("LD_LIBRARY_PATH")));
   out.settings.emplace_back("ASAN_OPTIONS",
                             in_front("verify_asan_link_order=0", lookup("ASAN_OPTIONS")));
 }
@@ -229,7 +229,7 @@ Surroundings plan(const Place& place, const Lookup& lookup) {
   if (!place.faults.empty()) add_faults(place.faults, lookup, out);
   if (place.explain) add_explanations(lookup, out);
   if (!place.verbs_library.empty()) {
-    add_verbs_door(place.verbs_library, place.real_folder, lookup, out);
+    add_verbs_door(place.verbs_library, place.verbs_folder, lookup, out);
   }
   if (place.explain && !place.explain_library.empty()) {
     preload_behind(place.explain_library, lookup, out);

@@ -30,16 +30,16 @@ struct Place {
   std::string as{};               // another name to answer under; empty: none
   std::string faults{};           // to inject; empty: those that the user has set, if any
   std::string explain_library{};  // what says why libfabric refuses; empty: there is none
-  std::string verbs_library{};    // our libibverbs.so.1; empty: without the verbs door
-  std::string real_folder{};      // where it finds the real one under its private name
+  std::string verbs_library{};    // a link to our libibverbs.so.1; empty: without the verbs door
+  std::string verbs_folder{};     // where it is, and the real one under its private name
 };
 
 Surroundings plan(const Place& place, const Lookup& lookup);
 
 // The verbs door alone: LD_PRELOAD and LD_LIBRARY_PATH with our part in front of the user's. A
 // program with AddressSanitizer would insist on standing first itself, so it is told not to.
-void add_verbs_door(const std::string& library, const std::string& real_folder,
-                    const Lookup& lookup, Surroundings& out);
+void add_verbs_door(const std::string& library, const std::string& folder, const Lookup& lookup,
+                    Surroundings& out);
 
 // True if a selection list of libfabric or Open MPI leaves name in: "a,b", or "^a,b" for all but
 // those.

@@ -107,8 +107,7 @@ std::string try_out(const VerbsDoor& door) {
   if (child == 0) {
     Surroundings surroundings;
     add_verbs_door(
-        door.library, door.real_folder, [](const char* name) { return ::getenv(name); },
-        surroundings);
+        door.preload, door.folder, [](const char* name) { return ::getenv(name); }, surroundings);
     // ends what hangs; it stays in force across the exec
     ::alarm(kProbeSeconds);
     if (apply(surroundings)) {
@@ -138,10 +137,13 @@ VerbsDoor open_verbs_door(const std::string& command_folder) {
     door.why_not = "this host has no libibverbs.so.1 (on Debian: apt-get install libibverbs1)";
     return door;
   }
-  door.real_folder = make_folder(door.library, door.real, door.why_not);
-  if (door.real_folder.empty() ||
-      !make_link(door.real_folder + "/" + kRealVerbsName, door.real, door.why_not) ||
-      !make_link(door.real_folder + "/" + kPlainVerbsName, door.library, door.why_not)) {
+  door.folder = make_folder(door.library, door.real, door.why_not);
+  if (door.folder.empty()) return door;
+  door.preload = door.folder + "/" + kVerbsFile;
+  // the real one first: who finds ours there needs it
+  if (!make_link(door.folder + "/" + kRealVerbsName, door.real, door.why_not) ||
+      !make_link(door.preload, door.library, door.why_not) ||
+      !make_link(door.folder + "/" + kPlainVerbsName, door.library, door.why_not)) {
     return door;
   }
   door.why_not = try_out(door);

@@ -43,7 +43,7 @@ class Loading(Door):
     def test_aperture_run_within_aperture_run(self):
         done = self.run_in(APERTURE, "run", "--", "sh", "-c", "ibv_devices; echo $LD_PRELOAD")
         self.assert_finds(done)
-        self.assertEqual(done.stdout.count(LIBRARY), 1, done.stdout)
+        self.assertEqual(done.stdout.count("libibverbs.so.1"), 1, done.stdout)
         self.assertNotIn("without the verbs door", done.stderr)
 
     def test_ld_preload(self):
@@ -196,7 +196,7 @@ class WithoutTheDoor(Door):
         folder = f"{self.folder}/aperture-{os.geteuid()}"
         (inner,) = os.listdir(folder)
         self.assertEqual(sorted(os.listdir(f"{folder}/{inner}")),
-                         ["libaperture-real-ibverbs.so.1", "libibverbs.so"])
+                         ["libaperture-real-ibverbs.so.1", "libibverbs.so", "libibverbs.so.1"])
 
     def test_info_tells_of_the_door(self):
         done = self.call(APERTURE, "info")

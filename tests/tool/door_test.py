@@ -1,0 +1,77 @@
+"""The verbs door under programs that change what it stands on: the user, the environment, the
+folder with its links, the place where Aperture is installed.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD = sys.argv.pop(1)
+COMMAND = f"{BUILD}/bin/aperture"
+SECONDS = 30
+NOBODY = 65534
+# what ld.so says of a preload that it does without
+IGNORED = "from LD_PRELOAD cannot be preloaded"
+
+
+class Door(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="aperture-door-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def start(self, *command, env=None, **how) -> subprocess.CompletedProcess:
+        dropped = ("LD_PRELOAD", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR", "ASAN_OPTIONS")
+        clean = {k: v for k, v in os.environ.items()
+                 if k not in dropped and not k.startswith(("FI_", "OMPI_", "APERTURE_"))}
+        settings = {**clean, "TMPDIR": self.folder, **(env or {})}
+        return subprocess.run(command, env=settings, stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=SECONDS, check=False, **how)
+
+    def run_in(self, *command, word="run", options=(), **how) -> subprocess.CompletedProcess:
+        return self.start(COMMAND, word, *options, "--", *command, **how)
+
+    def assert_prints(self, done, printed):
+        self.assertEqual((done.returncode, done.stdout), (0, printed), done.stderr)
+
+
+class LostGround(Door):
+    def test_a_program_without_the_library_path_has_the_device(self):
+        done = self.run_in("sh", "-c", "unset LD_LIBRARY_PATH; ls -d /; ibv_devices")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(done.stdout.startswith("/\n"), done.stdout)
+        self.assertIn("aperture0", done.stdout)
+        self.assertNotIn(IGNORED, done.stderr)
+        other = self.run_in("env", "LD_LIBRARY_PATH=/nowhere", "ibv_devices")
+        self.assertIn("aperture0", other.stdout, other.stderr)
+
+    def test_a_program_that_lost_the_folder_runs_without_the_device(self):
+        done = self.run_in("sh", "-c", "rm -r ${LD_LIBRARY_PATH%%:*}; echo $(expr 6 '*' 7)")
+        self.assert_prints(done, "42\n")
+        self.assertIn(IGNORED, done.stderr)
+
+    def test_a_program_that_becomes_another_user_runs_without_the_device(self):
+        if os.geteuid() != 0:
+            self.skipTest("becomes another user, so it needs root")
+        done = self.run_in("setpriv", f"--reuid={NOBODY}", "--clear-groups", "id", "-u")
+        self.assert_prints(done, f"{NOBODY}\n")
+        self.assertIn(IGNORED, done.stderr)
+
+    def test_a_run_inside_after_the_library_path_was_lost_has_the_device(self):
+        done = self.run_in("env", "-u", "LD_LIBRARY_PATH", COMMAND, "run", "--", "ibv_devices")
+        self.assertIn("aperture0", done.stdout, done.stderr)
+        self.assertNotIn("without the verbs door", done.stderr)
+
+    def test_what_is_installed_needs_no_library_path_either(self):
+        prefix = f"{self.folder}/prefix"
+        made = self.start("cmake", "--install", BUILD, "--prefix", prefix)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        done = self.start(f"{prefix}/bin/aperture", "run", "--", "sh", "-c",
+                          "unset LD_LIBRARY_PATH; ibv_devices")
+        self.assertIn("aperture0", done.stdout, done.stderr)
+        self.assertNotIn("without the verbs door", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
