@@ -155,14 +155,19 @@ std::string in_front(const std::string& part, const char* current) {
   return contains(current, ':', part) ? std::string(current) : part + ":" + current;
 }
 
+// A program with AddressSanitizer insists on standing before all that is preloaded.
+void bear_with_sanitizers(const Lookup& lookup, Surroundings& out) {
+  out.settings.emplace_back("ASAN_OPTIONS",
+                            in_front("verify_asan_link_order=0", lookup("ASAN_OPTIONS")));
+}
+
 }  // namespace
 
 void add_verbs_door(const std::string& library, const std::string& folder, const Lookup& lookup,
                     Surroundings& out) {
   out.settings.emplace_back("LD_PRELOAD", in_front(library, lookup("LD_PRELOAD")));
   out.settings.emplace_back("LD_LIBRARY_PATH", in_front(folder, lookup("LD_LIBRARY_PATH")));
-  out.settings.emplace_back("ASAN_OPTIONS",
-                            in_front("verify_asan_link_order=0", lookup("ASAN_OPTIONS")));
+  bear_with_sanitizers(lookup, out);
 }
 
 namespace {
@@ -176,6 +181,7 @@ void preload_behind(const std::string& library, const Lookup& lookup, Surroundin
     return;
   }
   out.settings.emplace_back("LD_PRELOAD", in_front(library, lookup("LD_PRELOAD")));
+  bear_with_sanitizers(lookup, out);
 }
 
 }  // namespace

@@ -73,5 +73,20 @@ class LostGround(Door):
         self.assertNotIn("without the verbs door", done.stderr)
 
 
+class Preloads(Door):
+    def test_a_program_with_address_sanitizer_is_explained_without_the_door_too(self):
+        program = f"{self.folder}/sanitized"
+        built = subprocess.run(["cc", "-fsanitize=address", "-x", "c", "-", "-o", program],
+                               input="int main(void) { return 42; }\n", capture_output=True,
+                               text=True, timeout=SECONDS, check=False)
+        self.assertEqual(built.returncode, 0, built.stderr)
+        os.makedirs(f"{self.folder}/aperture-{os.geteuid()}")
+        for others in (0o700, 0o777):  # a runtime folder that others may write shuts the door
+            os.chmod(f"{self.folder}/aperture-{os.geteuid()}", others)
+            done = self.run_in(program, word="explain")
+            self.assertEqual(done.returncode, 42, done.stderr)
+            self.assertEqual("without the verbs door" in done.stderr, others == 0o777)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -180,6 +180,22 @@ TEST(Surroundings, explain_preloads_behind_the_verbs_door_and_before_what_the_us
   EXPECT_EQ(preloaded("/mine.so"), "/opt/ap/lib/verbs.so:/mine.so");
 }
 
+TEST(Surroundings, whatever_is_preloaded_a_program_with_address_sanitizer_bears_it) {
+  Place place = kPlace;
+  place.explain = true;
+  const auto options = [&] {
+    Settings settings = made(plan(place, [](const char* name) {
+      return name == std::string("ASAN_OPTIONS") ? "exitcode=7" : nullptr;
+    }));
+    return settings.count("ASAN_OPTIONS") == 0 ? "" : settings.at("ASAN_OPTIONS");
+  };
+  EXPECT_EQ(options(), "");
+  place.explain_library = "/opt/ap/lib/explain.so";
+  EXPECT_EQ(options(), "verify_asan_link_order=0:exitcode=7");
+  place.verbs_library = "/opt/ap/lib/verbs.so";
+  EXPECT_EQ(options(), "verify_asan_link_order=0:exitcode=7");
+}
+
 TEST(Surroundings, explain_leaves_a_log_that_says_more) {
   for (const char* level : {"warn", "info", "debug"}) {
     for (const char* ours : {level, "loud"}) {  // what is no level is taken as warn
