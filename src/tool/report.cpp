@@ -42,7 +42,8 @@ std::string as_json(const std::vector<Fact>& facts) {
     member.update(fact.details);
     out[fact.key] = member;
   }
-  return out.dump(2) + "\n";
+  // a path may have bytes that are no UTF-8, which JSON cannot hold: U+FFFD stands for them
+  return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace aperture::tool

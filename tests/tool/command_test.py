@@ -162,6 +162,16 @@ class Command(unittest.TestCase):
         self.assertIs(provider["available"], False)
         self.assertIn("invalid ELF header", provider["why_not"])
 
+    def test_info_is_json_where_a_path_is_no_utf_8(self):
+        moved = os.fsencode(self.tree) + b"/\xff"
+        os.makedirs(moved)
+        for part in (b"bin", b"lib"):
+            os.rename(os.fsencode(self.tree) + b"/" + part, moved + b"/" + part)
+        self.command = moved + b"/bin/aperture"
+        provider = json.loads(self.call("info", "--json").stdout)["provider"]
+        self.assertEqual(provider["file"],
+                         f"{self.tree}/\N{REPLACEMENT CHARACTER}/lib/libfabric/libaperture-fi.so")
+
     def test_info_says_that_the_provider_is_missing(self):
         os.unlink(self.provider)
         provider = json.loads(self.call("info", "--json").stdout)["provider"]
