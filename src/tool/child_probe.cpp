@@ -10,6 +10,7 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/fd.hpp"
@@ -31,6 +32,13 @@ constexpr size_t kAnswerLimitBytes = 4096;
   const bool sent =
       ::write(out, answer.data(), answer.size()) == static_cast<ssize_t>(answer.size());
   ::_exit(sent ? 0 : 1);
+}
+
+// Where the command was started with one of the first three closed, an end of the pipe may be it;
+// the child uses those for something else.
+void move_above_standard(UniqueFd& end) {
+  if (!end || end.get() > STDERR_FILENO) return;
+  end = UniqueFd(::fcntl(end.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
 }
 
 // Reads until the child closes its end. False when the time is over first.
@@ -57,6 +65,9 @@ ProbeAnswer probe_in_child(const std::function<std::string()>& probe, int timeou
   if (::pipe2(ends, O_CLOEXEC) != 0) return {false, std::strerror(errno)};
   UniqueFd in(ends[0]);
   UniqueFd out(ends[1]);
+  move_above_standard(in);
+  move_above_standard(out);
+  if (!in || !out) return {false, std::strerror(errno)};
   const pid_t child = ::fork();
   if (child < 0) return {false, std::strerror(errno)};
   if (child == 0) be_the_child(out.get(), probe);

@@ -73,6 +73,14 @@ class LostGround(Door):
         self.assertNotIn("without the verbs door", done.stderr)
 
 
+class Probes(Door):
+    def test_a_command_without_standard_input_and_output_has_the_device(self):
+        closed = f"exec {COMMAND} run -- sh -c 'ibv_devices >&2' <&- >&-"
+        done = self.start("sh", "-c", closed)
+        self.assertIn("aperture0", done.stderr)
+        self.assertNotIn("without the verbs door", done.stderr)
+
+
 class Preloads(Door):
     def test_a_program_with_address_sanitizer_is_explained_without_the_door_too(self):
         program = f"{self.folder}/sanitized"
