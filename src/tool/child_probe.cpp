@@ -60,6 +60,27 @@ bool read_until_closed(int in, int timeout_ms, std::string& text) {
 
 }  // namespace
 
+ReapableChildren::ReapableChildren() noexcept {
+  struct sigaction usual {};
+  usual.sa_handler = SIG_DFL;
+  const int taken = ::sigaction(SIGCHLD, &usual, &before_);
+  assert(taken == 0);
+  (void)taken;
+}
+
+ReapableChildren::~ReapableChildren() {
+  const int given_back = ::sigaction(SIGCHLD, &before_, nullptr);
+  assert(given_back == 0);
+  (void)given_back;
+}
+
+bool reap(pid_t child, int& status) noexcept {
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) return false;
+  }
+  return true;
+}
+
 ProbeAnswer probe_in_child(const std::function<std::string()>& probe, int timeout_ms) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return {false, std::strerror(errno)};
@@ -68,6 +89,7 @@ ProbeAnswer probe_in_child(const std::function<std::string()>& probe, int timeou
   move_above_standard(in);
   move_above_standard(out);
   if (!in || !out) return {false, std::strerror(errno)};
+  const ReapableChildren reapable;
   const pid_t child = ::fork();
   if (child < 0) return {false, std::strerror(errno)};
   if (child == 0) be_the_child(out.get(), probe);
@@ -77,11 +99,14 @@ ProbeAnswer probe_in_child(const std::function<std::string()>& probe, int timeou
   const bool in_time = read_until_closed(in.get(), timeout_ms, answer.text);
   if (!in_time) ::kill(child, SIGKILL);
   int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  if (!reap(child, status))
+    return {false, std::string("its end was not seen: ") + std::strerror(errno)};
   if (!in_time) return {false, "no answer within " + std::to_string(timeout_ms) + " ms"};
   if (WIFSIGNALED(status)) {
     return {false, std::string("it crashed: ") + ::strsignal(WTERMSIG(status))};
+  }
+  if (WEXITSTATUS(status) != 0) {
+    return {false, "it ended the process, with exit code " + std::to_string(WEXITSTATUS(status))};
   }
   assert(in_time && WIFEXITED(status) && answer.text.size() <= kAnswerLimitBytes);
   answer.answered = true;

@@ -56,6 +56,7 @@ int try_sibling_read() {
   if (::pipe2(hold, O_CLOEXEC) != 0) return errno;
   UniqueFd hold_in(hold[0]);
   UniqueFd hold_out(hold[1]);
+  const ReapableChildren reapable;
   const pid_t owner = ::fork();
   if (owner < 0) return errno;
   if (owner == 0) {
@@ -70,8 +71,8 @@ int try_sibling_read() {
     answer = probe_in_child([owner] { return read_from(owner); });
   }
   hold_out.reset();
-  while (::waitpid(owner, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  int status = 0;
+  if (!reap(owner, status)) return errno;
   return answer.answered ? std::atoi(answer.text.c_str()) : EIO;
 }
 

@@ -102,6 +102,7 @@ bool make_link(const std::string& link, const std::string& target, std::string& 
 
 // Starts this program again under the door. Empty: it came up with both libraries.
 std::string try_out(const VerbsDoor& door) {
+  const ReapableChildren reapable;
   const pid_t child = ::fork();
   if (child < 0) return std::string("no process for a probe: ") + std::strerror(errno);
   if (child == 0) {
@@ -116,9 +117,7 @@ std::string try_out(const VerbsDoor& door) {
     ::_exit(1);
   }
   int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+  if (reap(child, status) && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
   return "a process that was started with " + door.library + " and " + door.real + " failed";
 }
 

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -34,11 +35,12 @@ class Command(unittest.TestCase):
             stand_in.write("not a library\n" * 100)
 
     def call(self, *arguments, env=None, code=0, denied=(),
-             error=errno.EPERM):
+             error=errno.EPERM, before=None):
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("FI_", "OMPI_"))}
         done = subprocess.run([self.command, *arguments], env={**clean, **(env or {})},
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
-                              check=False, preexec_fn=denied_calls.deny(*denied, error=error))
+                              check=False,
+                              preexec_fn=before or denied_calls.deny(*denied, error=error))
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done
 
@@ -161,6 +163,34 @@ class Command(unittest.TestCase):
         provider = json.loads(self.call("info", "--json").stdout)["provider"]
         self.assertIs(provider["available"], False)
         self.assertIn("invalid ELF header", provider["why_not"])
+
+    def library(self, path, constructor):
+        """A library in the tree that does that as it is loaded."""
+        os.makedirs(os.path.dirname(f"{self.tree}/{path}"), exist_ok=True)
+        code = ("#include <stdlib.h>\n#include <unistd.h>\n"
+                "__attribute__((constructor)) static void begin(void) { " + constructor + " }\n")
+        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", f"{self.tree}/{path}"],
+                       input=code, text=True, check=True)
+
+    def test_info_tells_a_crash_whoever_ignores_the_ends_of_children(self):
+        os.unlink(self.provider)
+        for way, said in (("abort();", "it crashed"), ("_exit(3);", "with exit code 3")):
+            self.library("lib/libfabric/libaperture-fi.so", way)
+            for how in (signal.SIG_DFL, signal.SIG_IGN):
+                done = self.call("info", "--json",
+                                 before=lambda: signal.signal(signal.SIGCHLD, how))
+                provider = json.loads(done.stdout)["provider"]
+                self.assertIs(provider["available"], False)
+                self.assertIn(said, provider["why_not"])
+
+    def test_run_finds_a_bad_library_whoever_ignores_the_ends_of_children(self):
+        self.library("lib/aperture/libibverbs.so.1", "_exit(3);")
+        say = "import signal; print(int(signal.getsignal(signal.SIGCHLD)))"
+        for how in (signal.SIG_DFL, signal.SIG_IGN):
+            done = self.call("run", "--", "python3", "-c", say,
+                             before=lambda: signal.signal(signal.SIGCHLD, how))
+            self.assertIn("running without the verbs door", done.stderr)
+            self.assertEqual(done.stdout, f"{int(how)}\n")  # the program has it as it was
 
     def test_info_is_json_where_a_path_is_no_utf_8(self):
         moved = os.fsencode(self.tree) + b"/\xff"
