@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <sstream>
 
 #include "base/fd.hpp"
 
@@ -74,8 +73,10 @@ Program find_program(const std::string& command, const std::string& search_path)
   if (command.empty()) return {"", "an empty name is no program", kExitNotFound};
   if (command.find('/') != std::string::npos) return validate(command);
   Program first_refusal;
-  std::istringstream folders(search_path);
-  for (std::string folder; std::getline(folders, folder, ':');) {
+  // an empty item is the current folder, behind a last colon too: execvp(3), environ(7)
+  for (size_t at = 0, end = 0; end != std::string::npos; at = end + 1) {
+    end = search_path.find(':', at);
+    const std::string folder = search_path.substr(at, end == std::string::npos ? end : end - at);
     Program found = validate((folder.empty() ? "." : folder) + "/" + command);
     if (found.problem.empty()) return found;
     const bool refused = found.exit_code == kExitNotExecutable;

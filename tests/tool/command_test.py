@@ -125,6 +125,13 @@ class Command(unittest.TestCase):
         self.assertIn("cannot run no-such-command: no folder of PATH has it", done.stderr)
         self.assertNotIn(NOTICE, done.stderr)
 
+    def test_run_of_a_command_in_the_current_folder_that_path_ends_with(self):
+        self.script("here", "#!/bin/sh\necho found\n")
+        done = subprocess.run([self.command, "run", "--", "here"], cwd=self.tree, check=False,
+                              env={**os.environ, "PATH": os.environ["PATH"] + ":"}, text=True,
+                              capture_output=True, timeout=30)
+        self.assertEqual(done.stdout, "found\n", done.stderr)
+
     def test_run_of_a_command_that_cannot_be_executed(self):
         plain = self.script("plain", "echo\n", 0o644)
         self.assertIn("chmod +x", self.call("run", "--", plain, code=126).stderr)

@@ -62,6 +62,17 @@ TEST_F(ProgramTest, is_found_by_path_and_through_search) {
   EXPECT_EQ(find_program("tool", "/nonexistent:" + folder_).path, path);
 }
 
+TEST_F(ProgramTest, an_empty_item_of_the_search_path_is_the_current_folder) {
+  write("tool", "#!/bin/sh\n", 0755);
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder_);
+  for (const char* path : {"/nonexistent:", ":/nonexistent", "/nonexistent::/nowhere", ":", ""}) {
+    EXPECT_EQ(find_program("tool", path).path, "./tool") << path;
+  }
+  EXPECT_EQ(find_program("tool", "/nonexistent").exit_code, kExitNotFound);
+  std::filesystem::current_path(before);
+}
+
 TEST_F(ProgramTest, absent_is_127) {
   EXPECT_EQ(find_program("tool", folder_).exit_code, kExitNotFound);
   EXPECT_EQ(find_program(folder_ + "/tool", "").exit_code, kExitNotFound);
