@@ -43,7 +43,12 @@ constexpr int kExitUsage = 2;
 
 int info(bool json) {
   using namespace aperture::tool;
-  std::vector<Fact> facts = software_facts(own_folder());
+  const std::string folder = own_folder();
+  if (folder.empty()) {
+    std::fprintf(stderr, "aperture: %s\n", kNoOwnFolder);
+    return 1;
+  }
+  std::vector<Fact> facts = software_facts(folder);
   for (Fact& fact : host_facts()) facts.push_back(std::move(fact));
   const std::string text = json ? as_json(facts) : as_text(facts);
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {

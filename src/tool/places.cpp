@@ -2,6 +2,7 @@
 #include "tool/places.hpp"
 
 #include <array>
+#include <cassert>
 #include <filesystem>
 #include <system_error>
 
@@ -12,6 +13,7 @@ namespace fs = std::filesystem;
 namespace {
 
 std::array<fs::path, 2> candidates(const std::string& command_folder) {
+  assert(!command_folder.empty());
   const fs::path own(command_folder);
   return {(own / APERTURE_INSTALLED_PROVIDER_DIR).lexically_normal(),
           (own / "../lib/libfabric").lexically_normal()};

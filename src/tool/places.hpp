@@ -14,8 +14,15 @@ inline constexpr const char* kExplainFile = "libaperture-explain.so";  // beside
 // The version of this build: "0.1.0".
 const char* version() noexcept;
 
-// Folder of the running command's own file, without a trailing slash. Empty if /proc is missing.
+// Folder of the running command's own file, without a trailing slash. Empty if /proc is missing:
+// then nothing may be sought, as it would be found relative to the current folder, which may have
+// anybody's libraries.
 std::string own_folder();
+
+// What is to be said then.
+inline constexpr const char* kNoOwnFolder =
+    "/proc is not mounted here, so the command cannot find its own libraries; mount it (mount -t "
+    "proc proc /proc) and start it again";
 
 // The folder that holds the provider: beside an installed command (../lib/<arch>/aperture), else in
 // a build tree (../lib/libfabric). Empty when neither has it.

@@ -51,6 +51,7 @@ int run(char* const* argv, const RunOptions& options) {
     return fail(program.exit_code, std::string("cannot run ") + argv[0] + ": " + program.problem);
   }
   const std::string folder = own_folder();
+  if (folder.empty()) return fail(kExitOwnFailure, kNoOwnFolder);
   Place place;
   place.provider_folder = find_provider_folder(folder);
   place.libfabric_folder = libfabric_provider_folder();

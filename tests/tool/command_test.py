@@ -150,6 +150,20 @@ class Command(unittest.TestCase):
         self.assertIn(f"{self.tree}/lib/libfabric", done.stderr)
         self.assertIn("./dev build", done.stderr)
 
+    def test_nothing_is_sought_in_the_current_folder_where_there_is_no_proc(self):
+        without = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
+        if subprocess.run([*without, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("needs a mount namespace of its own, so it needs root")
+        os.makedirs(f"{self.tree}/lib/aperture")
+        shutil.copy(self.provider, f"{self.tree}/lib/aperture/libibverbs.so.1")
+        for arguments, code in ((("run", "--", "true"), 125), (("explain", "true"), 125),
+                                (("info",), 1), (("info", "--json"), 1)):
+            done = subprocess.run([*without, self.command, *arguments], cwd=f"{self.tree}/bin",
+                                  capture_output=True, text=True, timeout=30, check=False)
+            self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
+            (said,) = done.stderr.splitlines()
+            self.assertIn("/proc is not mounted", said)
+
     # --- info ---
     def test_info_is_readable_and_json_says_the_same(self):
         text = self.call("info").stdout
