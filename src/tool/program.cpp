@@ -7,8 +7,10 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "base/fd.hpp"
 
@@ -55,16 +57,81 @@ Program validate(const std::string& path) {
   return {path, "", 0};
 }
 
-// True if the program header table names an interpreter (ld.so), as every program that loads
-// libraries does. Says true when the table cannot be read: then there is nothing to be said.
-bool has_interpreter(int fd, const Elf64_Ehdr& header) {
+// What the program header table says. Where it cannot be read, `whole` is false: then there is
+// nothing to be said of the program.
+struct Segments {
+  std::vector<Elf64_Phdr> all;
+  bool whole = true;
+};
+
+Segments read_segments(int fd, const Elf64_Ehdr& header) {
+  Segments segments;
   for (unsigned i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment;
     const auto at = static_cast<off_t>(header.e_phoff + uint64_t{i} * header.e_phentsize);
-    if (::pread(fd, &segment, sizeof segment, at) != sizeof segment) return true;
-    if (segment.p_type == PT_INTERP) return true;
+    segments.whole = ::pread(fd, &segment, sizeof segment, at) == sizeof segment;
+    if (!segments.whole) break;
+    segments.all.push_back(segment);
   }
-  return false;
+  return segments;
+}
+
+const Elf64_Phdr* segment_of_type(const Segments& segments, uint32_t type) {
+  for (const Elf64_Phdr& segment : segments.all) {
+    if (segment.p_type == type) return &segment;
+  }
+  return nullptr;
+}
+
+// Whether it loads libraries: it names an interpreter (ld.so).
+bool has_interpreter(const Segments& segments) {
+  return !segments.whole || segment_of_type(segments, PT_INTERP) != nullptr;
+}
+
+// A name of the file, which ends with a zero; shortened where it is longer than names are.
+std::string read_name(int fd, uint64_t at) {
+  char text[256] = "";
+  const ssize_t n = ::pread(fd, text, sizeof text - 1, static_cast<off_t>(at));
+  return n > 0 ? std::string(text) : std::string();
+}
+
+// Where in the file that address of the loaded program stands; 0: in no segment.
+uint64_t offset_of(const Segments& segments, uint64_t address) {
+  for (const Elf64_Phdr& segment : segments.all) {
+    if (segment.p_type == PT_LOAD && address - segment.p_vaddr < segment.p_filesz) {
+      return address - segment.p_vaddr + segment.p_offset;
+    }
+  }
+  return 0;
+}
+
+// Whether it needs a library whose name begins so.
+bool needs_library(int fd, const Segments& segments, const std::string& prefix) {
+  constexpr uint64_t kMostEntries = 4096;
+  const Elf64_Phdr* dynamic = segment_of_type(segments, PT_DYNAMIC);
+  if (dynamic == nullptr) return false;
+  const uint64_t count = std::min(dynamic->p_filesz / sizeof(Elf64_Dyn), kMostEntries);
+  uint64_t names = 0;
+  std::vector<uint64_t> needed;  // offsets among the names
+  for (uint64_t i = 0; i < count; ++i) {
+    Elf64_Dyn entry;
+    const auto at = static_cast<off_t>(dynamic->p_offset + i * sizeof entry);
+    if (::pread(fd, &entry, sizeof entry, at) != sizeof entry || entry.d_tag == DT_NULL) break;
+    if (entry.d_tag == DT_STRTAB) names = offset_of(segments, entry.d_un.d_ptr);
+    if (entry.d_tag == DT_NEEDED) needed.push_back(entry.d_un.d_val);
+  }
+  return names != 0 && std::any_of(needed.begin(), needed.end(), [&](uint64_t name) {
+           return read_name(fd, names + name).rfind(prefix, 0) == 0;
+         });
+}
+
+// Whether its C library is musl, by its ld.so or by the name that Alpine gives to that library.
+bool is_for_musl(int fd, const Segments& segments) {
+  const Elf64_Phdr* interpreter = segment_of_type(segments, PT_INTERP);
+  if (interpreter == nullptr) return false;
+  const std::string path = read_name(fd, interpreter->p_offset);
+  const std::string name = path.substr(path.rfind('/') + 1);  // of all of it where there is none
+  return name.rfind("ld-musl-", 0) == 0 || needs_library(fd, segments, "libc.musl-");
 }
 
 }  // namespace
@@ -101,10 +168,11 @@ bool is_foreign(const Elf64_Ehdr& header) {
 
 }  // namespace
 
-bool is_for_other_machine(const std::string& path) {
+bool bears_preload(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   Elf64_Ehdr header;
-  return read_header(fd.get(), header) && is_foreign(header);
+  if (!read_header(fd.get(), header)) return true;
+  return !is_foreign(header) && !is_for_musl(fd.get(), read_segments(fd.get(), header));
 }
 
 std::string why_out_of_reach(const std::string& path) {
@@ -115,7 +183,13 @@ std::string why_out_of_reach(const std::string& path) {
     return path + " is built for " + machine_name(header.e_machine) + " and Aperture for " +
            kOwnMachineName + ", so the provider cannot be loaded into it; rebuild one of them.";
   }
-  if (!has_interpreter(fd.get(), header)) {
+  const Segments segments = read_segments(fd.get(), header);
+  if (is_for_musl(fd.get(), segments)) {
+    return path +
+           " is built for the C library musl and Aperture for glibc, so neither the provider nor a "
+           "preloaded library can be loaded into it; build it for glibc.";
+  }
+  if (!has_interpreter(segments)) {
     return path +
            " is statically linked, so it cannot load a provider or a preloaded library; link it "
            "with "

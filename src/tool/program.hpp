@@ -23,10 +23,12 @@ struct Program {
 Program find_program(const std::string& command, const std::string& search_path);
 
 // One sentence on why Aperture will not reach this program (statically linked, built for another
-// machine, set-user-ID), or empty. Scripts and unreadable files have nothing said about them.
+// machine or C library, set-user-ID), or empty. Nothing is said about scripts and unreadable files.
 std::string why_out_of_reach(const std::string& path);
 
-// Built for another machine than this command. False also of scripts and unreadable files.
-bool is_for_other_machine(const std::string& path);
+// False: it is built for another machine than this command, or for musl, so that its ld.so would
+// complain of a preloaded library of ours, or refuse to start it. True also of scripts and
+// unreadable files.
+bool bears_preload(const std::string& path);
 
 }  // namespace aperture::tool

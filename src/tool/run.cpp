@@ -66,8 +66,7 @@ int run(char* const* argv, const RunOptions& options) {
     problem.append(searched_provider_folders(folder));
     return fail(kExitOwnFailure, problem + "; build it (./dev build) or install Aperture again");
   }
-  // ld.so would complain of a preload library for another machine in every process
-  const bool preloads = !is_for_other_machine(program.path);
+  const bool preloads = bears_preload(program.path);
   const VerbsDoor door = preloads ? open_verbs_door(folder) : VerbsDoor{};
   const std::string explain_library = place.provider_folder + "/" + kExplainFile;
   if (preloads && ::access(explain_library.c_str(), R_OK) == 0) {

@@ -1,6 +1,7 @@
 """The verbs door under programs that change what it stands on: the user, the environment, the
 folder with its links, the place where Aperture is installed.
 """
+import glob
 import os
 import subprocess
 import sys
@@ -82,12 +83,33 @@ class Probes(Door):
 
 
 class Preloads(Door):
-    def test_a_program_with_address_sanitizer_is_explained_without_the_door_too(self):
-        program = f"{self.folder}/sanitized"
-        built = subprocess.run(["cc", "-fsanitize=address", "-x", "c", "-", "-o", program],
-                               input="int main(void) { return 42; }\n", capture_output=True,
-                               text=True, timeout=SECONDS, check=False)
+    def compile(self, name, *options, code="int main(void) { return 42; }"):
+        path = f"{self.folder}/{name}"
+        built = subprocess.run(["cc", "-x", "c", "-", "-o", path, *options], input=code + "\n",
+                               capture_output=True, text=True, timeout=SECONDS, check=False)
         self.assertEqual(built.returncode, 0, built.stderr)
+        return path
+
+    def test_nothing_is_preloaded_into_a_program_for_musl(self):
+        """Two that look so, and are for this machine's C library, so that they run."""
+        say = ('#include <stdio.h>\n#include <stdlib.h>\n'
+               'int main(void) { puts(getenv("LD_PRELOAD") ? "preloaded" : "none"); }')
+        with_ld_so = f"-Wl,--dynamic-linker={self.folder}/ld-musl-any.so.1"
+        os.symlink(next(glob.iglob("/lib*/ld-linux-*.so.*")), f"{self.folder}/ld-musl-any.so.1")
+        library = self.compile("libc.musl-any.so.1", "-shared", "-Wl,-soname,libc.musl-any.so.1",
+                               code="")
+        with_library = ("-Wl,--no-as-needed", library, f"-Wl,-rpath,{self.folder}")
+        for options, printed in (((with_ld_so,), "none\n"), (with_library, "none\n"),
+                                 ((), "preloaded\n")):
+            program = self.compile("program", "-xnone", *options, code=say)
+            for word in ("run", "explain"):
+                done = self.run_in(program, word=word)
+                self.assert_prints(done, printed)
+                self.assertEqual("built for the C library musl" in done.stderr,
+                                 printed == "none\n", done.stderr)
+
+    def test_a_program_with_address_sanitizer_is_explained_without_the_door_too(self):
+        program = self.compile("sanitized", "-fsanitize=address")
         os.makedirs(f"{self.folder}/aperture-{os.geteuid()}")
         for others in (0o700, 0o777):  # a runtime folder that others may write shuts the door
             os.chmod(f"{self.folder}/aperture-{os.geteuid()}", others)

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -104,8 +105,27 @@ TEST_F(ProgramTest, a_static_one_is_not) {
 }
 
 TEST_F(ProgramTest, one_for_another_machine_is_not) {
-  const std::string why = why_out_of_reach(write("foreign", elf(kOther, PT_INTERP), 0755));
+  const std::string foreign = write("foreign", elf(kOther, PT_INTERP), 0755);
+  const std::string why = why_out_of_reach(foreign);
+  EXPECT_FALSE(bears_preload(foreign));
   EXPECT_NE(why.find("is built for"), std::string::npos) << why;
+}
+
+TEST_F(ProgramTest, one_for_musl_is_not) {
+  const auto with_interpreter = [this](const std::string& name) {
+    std::string bytes = elf(kOwn, PT_INTERP);
+    const uint64_t at = bytes.size();
+    std::memcpy(bytes.data() + sizeof(Elf64_Ehdr) + offsetof(Elf64_Phdr, p_offset), &at, sizeof at);
+    return write("dynamic", bytes + name + std::string(1, '\0'), 0755);
+  };
+  const std::string musl = with_interpreter("/lib/ld-musl-x86_64.so.1");
+  EXPECT_NE(why_out_of_reach(musl).find("musl"), std::string::npos);
+  EXPECT_FALSE(bears_preload(musl));
+  for (const char* name : {"/lib64/ld-linux-x86-64.so.2", "/opt/ld-musl-1/ld.so", "ld-", ""}) {
+    const std::string other = with_interpreter(name);
+    EXPECT_EQ(why_out_of_reach(other), "") << name;
+    EXPECT_TRUE(bears_preload(other)) << name;
+  }
 }
 
 TEST_F(ProgramTest, a_set_user_id_one_may_not_be) {
