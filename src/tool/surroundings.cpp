@@ -4,6 +4,7 @@
 #include "tool/surroundings.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 #include <span>
 #include <sstream>
@@ -99,6 +100,26 @@ bool contains(const std::string& list, char separator, const std::string& name) 
   return count(list, separator, name) != 0;
 }
 
+// What divides each list of paths that a part of ours goes into: ld.so(8), fabric(7).
+struct Divided {
+  const char* variable;
+  const char* characters;
+};
+
+constexpr Divided kDivided[] = {
+    {"LD_PRELOAD", " :"},
+    {"LD_LIBRARY_PATH", ":;"},
+    {"FI_PROVIDER_PATH", ":"},
+};
+
+const char* name_of_character(char c) {
+  switch (c) {
+    case ' ': return "a space";
+    case ':': return "a colon";
+    default: return "a semicolon";
+  }
+}
+
 // Ours first, then what the user has; if he has nothing, what libfabric would have scanned. A
 // leading '@' ("prefer by order of discovery") stays in front. Ours stands there once for each
 // name that it answers under, as libfabric asks for one each time that it finds the provider.
@@ -163,6 +184,18 @@ void bear_with_sanitizers(const Lookup& lookup, Surroundings& out) {
 
 }  // namespace
 
+std::string why_not_in_list(const char* variable, const std::string& path) {
+  for (const Divided& list : kDivided) {
+    if (list.variable != std::string(variable)) continue;
+    const size_t at = path.find_first_of(list.characters);
+    if (at == std::string::npos) return {};
+    return "'" + path + "' has " + name_of_character(path[at]) + " in it, and " + variable +
+           " is divided there";
+  }
+  assert(!"a list of paths");
+  return {};
+}
+
 void add_verbs_door(const std::string& library, const std::string& folder, const Lookup& lookup,
                     Surroundings& out) {
   out.settings.emplace_back("LD_PRELOAD", in_front(library, lookup("LD_PRELOAD")));
@@ -213,9 +246,35 @@ std::string value_of(const Choice& choice, const Place& place) {
 
 }  // namespace
 
+namespace {
+
+void add_provider(const Place& place, const Lookup& lookup, Surroundings& out) {
+  const std::string divided = why_not_in_list("FI_PROVIDER_PATH", place.provider_folder);
+  if (!divided.empty()) {
+    out.notes.push_back(divided +
+                        ", so libfabric will not find the provider; install Aperture in "
+                        "another folder.");
+    return;
+  }
+  out.settings.emplace_back("FI_PROVIDER_PATH", provider_path(place, lookup("FI_PROVIDER_PATH")));
+}
+
+void add_explain_library(const Place& place, const Lookup& lookup, Surroundings& out) {
+  const std::string divided = why_not_in_list("LD_PRELOAD", place.explain_library);
+  if (!divided.empty()) {
+    out.notes.push_back(divided +
+                        ", so what libfabric itself refuses is not explained; install "
+                        "Aperture in another folder.");
+    return;
+  }
+  preload_behind(place.explain_library, lookup, out);
+}
+
+}  // namespace
+
 Surroundings plan(const Place& place, const Lookup& lookup) {
   Surroundings out;
-  out.settings.emplace_back("FI_PROVIDER_PATH", provider_path(place, lookup("FI_PROVIDER_PATH")));
+  add_provider(place, lookup, out);
   const auto choices = place.one_sided ? std::span<const Choice>(kOneSidedChoices) : kChoices;
   for (const Choice& choice : choices) {
     const char* current = lookup(choice.variable);
@@ -238,7 +297,7 @@ Surroundings plan(const Place& place, const Lookup& lookup) {
     add_verbs_door(place.verbs_library, place.verbs_folder, lookup, out);
   }
   if (place.explain && !place.explain_library.empty()) {
-    preload_behind(place.explain_library, lookup, out);
+    add_explain_library(place, lookup, out);
   }
   for (const Permission& permission : kPermissions) {
     if (permission.for_root && !place.root) continue;

@@ -34,6 +34,10 @@ struct Place {
   std::string verbs_folder{};     // where it is, and the real one under its private name
 };
 
+// Empty: the list of paths in that variable can hold the path. Else the beginning of a sentence:
+// which character in it divides the list. Of LD_PRELOAD, LD_LIBRARY_PATH and FI_PROVIDER_PATH.
+std::string why_not_in_list(const char* variable, const std::string& path);
+
 Surroundings plan(const Place& place, const Lookup& lookup);
 
 // The verbs door alone: LD_PRELOAD and LD_LIBRARY_PATH with our part in front of the user's. A

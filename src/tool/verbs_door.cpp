@@ -100,6 +100,14 @@ bool make_link(const std::string& link, const std::string& target, std::string& 
   return false;
 }
 
+// Empty: the variables that lead to the door can hold its paths.
+std::string why_in_no_list(const VerbsDoor& door) {
+  std::string why = why_not_in_list("LD_PRELOAD", door.preload);
+  if (why.empty()) why = why_not_in_list("LD_LIBRARY_PATH", door.folder);
+  if (why.empty()) return {};
+  return why + "; set XDG_RUNTIME_DIR to a folder of yours without such a character";
+}
+
 // Starts this program again under the door. Empty: it came up with both libraries.
 std::string try_out(const VerbsDoor& door) {
   const ReapableChildren reapable;
@@ -139,6 +147,8 @@ VerbsDoor open_verbs_door(const std::string& command_folder) {
   door.folder = make_folder(door.library, door.real, door.why_not);
   if (door.folder.empty()) return door;
   door.preload = door.folder + "/" + kVerbsFile;
+  door.why_not = why_in_no_list(door);
+  if (!door.why_not.empty()) return door;
   // the real one first: who finds ours there needs it
   if (!make_link(door.folder + "/" + kRealVerbsName, door.real, door.why_not) ||
       !make_link(door.preload, door.library, door.why_not) ||

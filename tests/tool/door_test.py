@@ -3,6 +3,7 @@ folder with its links, the place where Aperture is installed.
 """
 import glob
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -116,6 +117,55 @@ class Preloads(Door):
             done = self.run_in(program, word="explain")
             self.assertEqual(done.returncode, 42, done.stderr)
             self.assertEqual("without the verbs door" in done.stderr, others == 0o777)
+
+
+class Characters(Door):
+    """Of paths that go into lists which they would divide."""
+    def installed_in(self, name):
+        place = f"{self.folder}/{name}"
+        for part in ("bin/aperture", "lib/aperture", "lib/libfabric"):
+            os.makedirs(os.path.dirname(f"{place}/{part}"), exist_ok=True)
+            copy = shutil.copy if os.path.isfile(f"{BUILD}/{part}") else shutil.copytree
+            copy(f"{BUILD}/{part}", f"{place}/{part}")
+        return f"{place}/bin/aperture"
+
+    def said(self, done):
+        """What stands on stderr behind the notice; nothing of it is ld.so's."""
+        self.assertNotIn("ld.so", done.stderr)
+        notice, *lines = done.stderr.splitlines()
+        self.assertIn("software NIC", notice)
+        return lines
+
+    def test_of_the_folder_with_the_links(self):
+        for name, character in (("a b", "a space"), ("a:b", "a colon"), ("a;b", "a semicolon")):
+            folder = f"{self.folder}/{name}"
+            os.mkdir(folder)
+            done = self.run_in("sh", "-c", "expr 6 '*' 7", env={"TMPDIR": folder})
+            self.assert_prints(done, "42\n")
+            (line,) = self.said(done)
+            self.assertIn(f"without the verbs door: '{folder}/aperture-", line)
+            self.assertIn(f"has {character} in it", line)
+            self.assertIn("set XDG_RUNTIME_DIR", line)
+            done = self.run_in("ibv_devices", env={"TMPDIR": folder,
+                                                   "XDG_RUNTIME_DIR": self.folder})
+            self.assertIn("aperture0", done.stdout, done.stderr)
+
+    def test_of_the_place_where_it_is_installed(self):
+        command = self.installed_in("a b")
+        done = self.start(command, "run", "--", "sh", "-c", "ibv_devices; fi_info -p aperture")
+        self.assertEqual((done.returncode, self.said(done)), (0, []))
+        self.assertIn("aperture0", done.stdout)
+        done = self.start(command, "explain", "--", "sh", "-c", "ibv_devices; expr 6 '*' 7")
+        self.assertTrue(done.stdout.endswith("42\n"), done.stderr)
+        (line,) = self.said(done)
+        self.assertIn("libaperture-explain.so' has a space in it, and LD_PRELOAD", line)
+        self.assertIn("install Aperture in another folder", line)
+
+    def test_a_colon_of_the_place_where_it_is_installed(self):
+        done = self.start(self.installed_in("a:b"), "run", "--", "ibv_devices")
+        self.assertIn("aperture0", done.stdout, done.stderr)
+        (line,) = self.said(done)
+        self.assertIn("has a colon in it, and FI_PROVIDER_PATH", line)
 
 
 if __name__ == "__main__":

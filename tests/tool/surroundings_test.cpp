@@ -196,6 +196,30 @@ TEST(Surroundings, whatever_is_preloaded_a_program_with_address_sanitizer_bears_
   EXPECT_EQ(options(), "verify_asan_link_order=0:exitcode=7");
 }
 
+TEST(Surroundings, a_path_that_a_list_cannot_hold_is_named_and_left_out) {
+  Place place = kPlace;
+  place.explain = true;
+  const auto plan_in = [&](const std::string& folder) {
+    place.provider_folder = folder;
+    place.explain_library = folder + "/explain.so";
+    return plan(place, [](const char*) { return nullptr; });
+  };
+  const Surroundings spaced = plan_in("/opt/my lib");
+  EXPECT_EQ(made(spaced).at("FI_PROVIDER_PATH"), "/opt/my lib:/usr/lib/libfabric");
+  EXPECT_EQ(made(spaced).count("LD_PRELOAD"), 0u);
+  ASSERT_EQ(spaced.notes.size(), 1u);
+  EXPECT_EQ(spaced.notes[0].rfind("'/opt/my lib/explain.so' has a space in it, and LD_PRELOAD", 0),
+            0u);
+  const Surroundings divided = plan_in("/opt/a:b");
+  EXPECT_EQ(made(divided).count("FI_PROVIDER_PATH"), 0u);
+  EXPECT_EQ(made(divided).count("LD_PRELOAD"), 0u);
+  ASSERT_EQ(divided.notes.size(), 2u);
+  EXPECT_EQ(divided.notes[0].rfind("'/opt/a:b' has a colon in it, and FI_PROVIDER_PATH", 0), 0u);
+  EXPECT_TRUE(plan_in("/opt/a;b").notes.empty());
+  EXPECT_NE(why_not_in_list("LD_LIBRARY_PATH", "/a;b").find("a semicolon"), std::string::npos);
+  EXPECT_EQ(why_not_in_list("LD_LIBRARY_PATH", "/a b"), "");
+}
+
 TEST(Surroundings, explain_leaves_a_log_that_says_more) {
   for (const char* level : {"warn", "info", "debug"}) {
     for (const char* ours : {level, "loud"}) {  // what is no level is taken as warn
