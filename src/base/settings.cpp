@@ -35,6 +35,7 @@ enum class Kind : uint8_t {
   provider,   // how libfabric names providers
   directory,  // one that is there
   faults,     // a FaultPlan
+  any,        // what `aperture run` puts there for itself
 };
 
 struct Setting {
@@ -48,6 +49,7 @@ constexpr string_view kNothingFound = "fi_getinfo finds nothing";
 constexpr Setting kSettings[] = {
     {"APERTURE_LOG", Kind::word, "off, warn, info, debug, trace", "it is taken as warn"},
     {"APERTURE_EXPLAIN", Kind::word, "1", kNotSet},
+    {"APERTURE_CHOSEN", Kind::any, "", kNotSet},
     {"APERTURE_AS", Kind::provider, "", "only the name aperture is answered under"},
     {"APERTURE_LINK", Kind::word, "tcp", kNotSet},
     {"APERTURE_SHARE", Kind::directory, "", kNotSet},
@@ -150,6 +152,7 @@ bool is_legal(const Setting& setting, string_view value) {
     case Kind::provider: return is_provider_name(value);
     case Kind::directory: return is_directory(value);
     case Kind::faults: return fault_of_plan(value).empty();
+    case Kind::any: return true;
   }
   return false;
 }
@@ -157,7 +160,8 @@ bool is_legal(const Setting& setting, string_view value) {
 string wish_of(const Setting& setting) {
   switch (setting.kind) {
     case Kind::word:
-    case Kind::list: break;
+    case Kind::list:
+    case Kind::any: break;
     case Kind::number: return "a whole number";
     case Kind::port: return "a port, from 1 to 65535";
     case Kind::interface: return "an interface of this host or an address of one";

@@ -60,6 +60,8 @@ int run(char* const* argv, const RunOptions& options) {
   place.explain = options.explain;
   place.as = options.as;
   place.faults = options.faults;
+  const char* const chosen = setting_text(kChosenVariable);
+  if (chosen != nullptr) place.chosen = chosen;
   if (place.provider_folder.empty()) {
     std::string problem = "the provider ";
     problem.append(kProviderFile).append(" is neither in ");

@@ -237,16 +237,63 @@ void add_other_name(const Place& place, const Lookup& lookup, Surroundings& out)
                       " to it.");
 }
 
-// What a choice is made to be where the user has not made it.
-std::string value_of(const Choice& choice, const Place& place) {
+// What a choice is made to be where the user has not made it. as: another name to answer under.
+std::string value_of(const Choice& choice, const std::string& as) {
   const std::string value = choice.list != nullptr ? choice.list : choice.value;
   const bool names_providers = choice.variable == std::string("FI_PROVIDER");
-  return names_providers && !place.as.empty() ? value + "," + place.as : value;
+  return names_providers && !as.empty() ? value + "," + as : value;
 }
 
-}  // namespace
+bool is_chosen_so(std::span<const Choice> choices, const std::string& name,
+                  const std::string& value, const std::string& as) {
+  return std::any_of(choices.begin(), choices.end(), [&](const Choice& choice) {
+    return name == choice.variable &&
+           (value == value_of(choice, "") || value == value_of(choice, as));
+  });
+}
 
-namespace {
+// Of the names that an outer run gave, those whose values are such as a run chooses: what has
+// another one by now is the user's.
+std::vector<std::string> still_chosen(const std::string& names, const Lookup& lookup) {
+  const auto text_of = [&](const char* name) {
+    const char* value = lookup(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  const std::string as = text_of("APERTURE_AS");
+  std::vector<std::string> out;
+  std::istringstream items(names);
+  for (std::string name; std::getline(items, name, ',');) {
+    const std::string value = text_of(name.c_str());
+    // both are set together, so where they disagree one has been set by hand
+    const bool is_other_name = name == "APERTURE_AS" && list_admits(text_of("FI_PROVIDER"), as);
+    if (is_other_name || is_chosen_so(kChoices, name, value, as) ||
+        is_chosen_so(kOneSidedChoices, name, value, as)) {
+      out.push_back(name);
+    }
+  }
+  return out;
+}
+
+// Says to runs within this one what of it is a choice, and takes back what an outer run chose and
+// this one does not.
+void tell_choices(const Place& place, const std::vector<std::string>& earlier, Surroundings& out) {
+  std::string chosen;
+  for (const auto& [name, value] : out.settings) {
+    if (name != "APERTURE_AS" && !is_chosen_so(kChoices, name, value, place.as) &&
+        !is_chosen_so(kOneSidedChoices, name, value, place.as)) {
+      continue;
+    }
+    chosen += (chosen.empty() ? "" : ",") + name;
+  }
+  for (const std::string& name : earlier) {
+    if (!contains(chosen, ',', name)) out.unset.push_back(name);
+  }
+  if (!chosen.empty()) {
+    out.settings.emplace_back(kChosenVariable, chosen);
+  } else if (!place.chosen.empty()) {
+    out.unset.emplace_back(kChosenVariable);
+  }
+}
 
 void add_provider(const Place& place, const Lookup& lookup, Surroundings& out) {
   const std::string divided = why_not_in_list("FI_PROVIDER_PATH", place.provider_folder);
@@ -272,14 +319,19 @@ void add_explain_library(const Place& place, const Lookup& lookup, Surroundings&
 
 }  // namespace
 
-Surroundings plan(const Place& place, const Lookup& lookup) {
+Surroundings plan(const Place& place, const Lookup& environment) {
   Surroundings out;
+  const std::vector<std::string> earlier = still_chosen(place.chosen, environment);
+  const Lookup lookup = [&](const char* name) {
+    const bool chosen = std::find(earlier.begin(), earlier.end(), name) != earlier.end();
+    return chosen ? nullptr : environment(name);
+  };
   add_provider(place, lookup, out);
   const auto choices = place.one_sided ? std::span<const Choice>(kOneSidedChoices) : kChoices;
   for (const Choice& choice : choices) {
     const char* current = lookup(choice.variable);
     if (current == nullptr || *current == '\0') {
-      out.settings.emplace_back(choice.variable, value_of(choice, place));
+      out.settings.emplace_back(choice.variable, value_of(choice, place.as));
     } else if (choice.who != nullptr && !list_admits(current, choice.value)) {
       out.notes.push_back(note_on(place, choice, current));
     }
@@ -304,10 +356,12 @@ Surroundings plan(const Place& place, const Lookup& lookup) {
     if (lookup(permission.variable) != nullptr) continue;
     out.settings.emplace_back(permission.variable, permission.value);
   }
+  tell_choices(place, earlier, out);
   return out;
 }
 
 bool apply(const Surroundings& surroundings) {
+  for (const std::string& name : surroundings.unset) ::unsetenv(name.c_str());
   for (const auto& [name, value] : surroundings.settings) {
     if (::setenv(name.c_str(), value.c_str(), 1) != 0) return false;
   }

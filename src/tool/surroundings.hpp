@@ -2,8 +2,9 @@
 // provider; and what the user's own settings do to that.
 //
 // A setting that the user made is never changed: if it keeps Aperture from being chosen, a note
-// says so. The exceptions are lists, in front of which our part goes. Pure functions; nothing here
-// touches the process's own environment but apply().
+// says so. The exceptions are lists, in front of which our part goes. What an outer `aperture run`
+// chose is no setting of the user's: it says what that was, and an inner one begins anew. Pure
+// functions; nothing here touches the process's own environment but apply().
 #pragma once
 
 #include <functional>
@@ -16,7 +17,11 @@ namespace aperture::tool {
 // The value of an environment variable, or nullptr.
 using Lookup = std::function<const char*(const char* name)>;
 
+// The names of the variables that a run chose, with commas between them.
+inline constexpr const char* kChosenVariable = "APERTURE_CHOSEN";
+
 struct Surroundings {
+  std::vector<std::string> unset;                             // to be unset, before anything is set
   std::vector<std::pair<std::string, std::string>> settings;  // to be set, in this order
   std::vector<std::string> notes;  // a sentence for each setting in Aperture's way
 };
@@ -32,6 +37,7 @@ struct Place {
   std::string explain_library{};  // what says why libfabric refuses; empty: there is none
   std::string verbs_library{};    // a link to our libibverbs.so.1; empty: without the verbs door
   std::string verbs_folder{};     // where it is, and the real one under its private name
+  std::string chosen{};           // what kChosenVariable has: an outer run is there
 };
 
 // Empty: the list of paths in that variable can hold the path. Else the beginning of a sentence:
@@ -49,7 +55,7 @@ void add_verbs_door(const std::string& library, const std::string& folder, const
 // those.
 bool list_admits(const std::string& list, const std::string& name);
 
-// Puts the settings into this process's environment. False when memory is out.
+// Carries it out in this process's environment. False when memory is out.
 bool apply(const Surroundings& surroundings);
 
 }  // namespace aperture::tool

@@ -76,6 +76,32 @@ class Command(unittest.TestCase):
         self.assertEqual(done.stdout, "ob1\n")
         self.assertIn("OMPI_MCA_pml=ob1 is set, so Open MPI will not choose Aperture", done.stderr)
 
+    def test_run_within_run_begins_anew(self):
+        def inside(outer, *inner):
+            return ("run", *outer, "--", self.command, "run", *inner, "--", "env")
+
+        for outer in ((), ("--one-sided",), ("--as", "tcp"), ("--as", "sockets", "--one-sided")):
+            for inner in ((), ("--one-sided",), ("--as", "tcp")):
+                done = self.call(*inside(outer, *inner))
+                settings = dict(line.split("=", 1) for line in done.stdout.splitlines())
+                self.assertNotIn("is set", done.stderr)
+                self.assertEqual(settings["OMPI_MCA_pml"],
+                                 "ob1" if "--one-sided" in inner else "cm")
+                self.assertEqual("OMPI_MCA_mtl" in settings, "--one-sided" not in inner)
+                self.assertEqual("OMPI_MCA_osc" in settings, "--one-sided" in inner)
+                self.assertEqual(settings["FI_PROVIDER"],
+                                 "aperture,tcp" if "tcp" in inner else "aperture")
+                self.assertEqual(settings.get("APERTURE_AS"), "tcp" if "tcp" in inner else None)
+
+    def test_run_within_run_keeps_what_the_user_has_set(self):
+        within = ("sh", "-c", f"FI_PROVIDER=shm exec {self.command} run --one-sided -- env")
+        done = self.call("run", "--", *within, env={"OMPI_MCA_osc": "pt2pt"})
+        self.assertIn("FI_PROVIDER=shm\n", done.stdout)
+        self.assertIn("FI_PROVIDER=shm is set", done.stderr)
+        self.assertIn("OMPI_MCA_osc=pt2pt\n", done.stdout)
+        self.assertIn("OMPI_MCA_osc=pt2pt is set", done.stderr)
+        self.assertIn("OMPI_MCA_pml=ob1\n", done.stdout)
+
     def test_run_names_a_setting_with_a_value_that_means_nothing(self):
         for line, legal in (("APERTURE_LOG=loud", "one of off, warn, info, debug, trace"),
                             ("APERTURE_CMA=x", "one of deny, allow"),

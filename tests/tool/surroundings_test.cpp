@@ -33,7 +33,10 @@ TEST(Surroundings, nothing_set_gets_everything_that_leads_to_aperture) {
                              {"OMPI_MCA_mtl", "ofi"},
                              {"OMPI_MCA_mtl_ofi_provider_include", "aperture"},
                              {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
-                             {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"}};
+                             {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
+                             {"APERTURE_CHOSEN",
+                              "FI_PROVIDER,OMPI_MCA_pml,OMPI_MCA_mtl,"
+                              "OMPI_MCA_mtl_ofi_provider_include"}};
   EXPECT_EQ(made(s), expected);
   EXPECT_TRUE(s.notes.empty());
 }
@@ -119,6 +122,68 @@ TEST(Surroundings, another_name_has_libfabric_find_the_provider_twice_and_let_it
   EXPECT_EQ(path("/mine:/opt/ap/lib"), "/opt/ap/lib:/mine:/opt/ap/lib");
   EXPECT_EQ(path("/opt/ap/lib:/opt/ap/lib:/mine"), "/opt/ap/lib:/opt/ap/lib:/mine");
   EXPECT_EQ(path("@"), "@/opt/ap/lib:/opt/ap/lib");
+}
+
+// The environment that a run makes of one.
+Settings run_in(Settings environment, const char* as, bool one_sided) {
+  Place place = kPlace;
+  place.as = as;
+  place.one_sided = one_sided;
+  if (environment.count(kChosenVariable) != 0) place.chosen = environment[kChosenVariable];
+  const Surroundings s = plan(place, [&](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? nullptr : found->second.c_str();
+  });
+  EXPECT_TRUE(s.notes.empty()) << s.notes[0];
+  for (const std::string& name : s.unset) environment.erase(name);
+  for (const auto& [name, value] : s.settings) environment[name] = value;
+  return environment;
+}
+
+TEST(Surroundings, a_run_within_a_run_is_as_if_it_were_alone) {
+  for (const bool outer_one_sided : {false, true}) {
+    for (const bool inner_one_sided : {false, true}) {
+      for (const char* outer_as : {"", "tcp"}) {
+        for (const char* inner_as : {"", "tcp", "verbs;ofi_rxm"}) {
+          Settings within =
+              run_in(run_in({}, outer_as, outer_one_sided), inner_as, inner_one_sided);
+          Settings alone = run_in({}, inner_as, inner_one_sided);
+          within.erase("FI_PROVIDER_PATH");  // the folder may stand there once more
+          alone.erase("FI_PROVIDER_PATH");
+          EXPECT_EQ(within, alone);
+        }
+      }
+    }
+  }
+}
+
+TEST(Surroundings, what_the_user_has_set_is_kept_by_a_run_within_a_run) {
+  // before the outer one, and within it
+  Settings settings = run_in({{"OMPI_MCA_pml", "^ucx"}}, "", false);
+  EXPECT_EQ(settings.at("APERTURE_CHOSEN"),
+            "FI_PROVIDER,OMPI_MCA_mtl,OMPI_MCA_mtl_ofi_provider_include");
+  settings["FI_PROVIDER"] = "tcp,aperture";
+  settings = run_in(settings, "", true);
+  EXPECT_EQ(settings.at("OMPI_MCA_pml"), "^ucx");
+  EXPECT_EQ(settings.at("FI_PROVIDER"), "tcp,aperture");
+  EXPECT_EQ(settings.count("OMPI_MCA_mtl"), 0u);
+  // another name by hand, after one of the outer run's
+  settings = run_in({}, "tcp", false);
+  settings["APERTURE_AS"] = "sockets";
+  settings = run_in(settings, "", false);
+  EXPECT_EQ(settings.at("APERTURE_AS"), "sockets");
+}
+
+TEST(Surroundings, a_run_that_chooses_nothing_says_so) {
+  Settings users = run_in({}, "", false);
+  users.erase("APERTURE_CHOSEN");
+  const Settings none = run_in(users, "", false);
+  EXPECT_EQ(none, users);
+  users["APERTURE_CHOSEN"] = "OMPI_MCA_osc,PATH,no_such_variable";
+  users["OMPI_MCA_osc"] = "^rdma";
+  const Settings cleared = run_in(users, "", false);
+  users.erase("APERTURE_CHOSEN");
+  EXPECT_EQ(cleared, users);
 }
 
 TEST(Surroundings, a_provider_list_of_the_user_that_leaves_the_other_name_out_is_remarked_on) {
