@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,5 +29,8 @@ struct Fact {
 std::vector<Fact> software_facts(const std::string& command_folder);
 // Kernel, processors, limits, and the mechanisms of the data path.
 std::vector<Fact> host_facts();
+// One of these: copies between processes. error: what trying one came to, an errno or 0; yama: its
+// ptrace_scope, where there is Yama; allowed: APERTURE_CMA=allow is set and was heeded in trying.
+Fact cma_fact(int error, std::optional<int> yama, bool allowed);
 
 }  // namespace aperture::tool

@@ -17,6 +17,7 @@
 #include <optional>
 
 #include "base/fd.hpp"
+#include "base/settings.hpp"
 #include "tool/host.hpp"
 #include "tool/sibling_read.hpp"
 
@@ -58,38 +59,66 @@ Fact cpu_fact() {
   return fact;
 }
 
-std::string why_no_cma(int error, std::optional<int> yama) {
-  if (error == ENOSYS) return "this kernel, or the sandbox that plays it, has no process_vm_readv";
-  if (yama.value_or(0) == 1) {
-    return "Yama's ptrace_scope is 1: a process may read its descendants, not its siblings";
+// Why there are no copies between siblings, and what would bring them. ptrace(2), on Yama.
+struct Obstacle {
+  std::string reason;
+  std::string remedy;  // empty: there is none that we know
+};
+
+Obstacle yamas_obstacle(int scope) {
+  const std::string is = "Yama's ptrace_scope is " + std::to_string(scope);
+  switch (scope) {
+    case 1:
+      return {is + ": a process may read its descendants, not its siblings",
+              "set APERTURE_CMA=allow for all of them, or as root: sysctl "
+              "kernel.yama.ptrace_scope=0"};
+    case 2:
+      return {is + ": only root's processes may read others",
+              "run them as root, or as root: sysctl kernel.yama.ptrace_scope=0"};
+    default:
+      return {is + ": no process may read another, root's neither",
+              "only a reboot changes ptrace_scope once it is 3; then leave it at 0 or 1"};
   }
-  if (yama.value_or(0) >= 2) {
-    return "Yama's ptrace_scope is " + std::to_string(*yama) +
-           ": no ordinary process may read another";
-  }
-  if (error == EPERM || error == EACCES) {
-    return "process_vm_readv is refused (seccomp filter, or processes not dumpable)";
-  }
-  return std::string("process_vm_readv: ") + std::strerror(error);
 }
 
-Fact cma_fact() {
+Obstacle obstacle_to_cma(int error, int yama, bool allowed) {
+  if (error == ENOSYS) {
+    return {"this kernel, or the sandbox that plays it, has no process_vm_readv", ""};
+  }
+  if (yama >= 2 || (yama == 1 && !allowed)) return yamas_obstacle(yama);
+  if (error == EPERM || error == EACCES) {
+    return {"process_vm_readv is refused (seccomp filter, or processes not dumpable)", ""};
+  }
+  return {std::string("process_vm_readv: ") + std::strerror(error), ""};
+}
+
+}  // namespace
+
+Fact cma_fact(int error, std::optional<int> yama, bool allowed) {
   Fact fact("cma", "CMA");
-  const std::optional<int> yama = read_number("/proc/sys/kernel/yama/ptrace_scope");
-  const int error = try_sibling_read();
   fact.details["yama_ptrace_scope"] =
       yama ? nlohmann::ordered_json(*yama) : nlohmann::ordered_json();
   fact.details["errno"] = error;
   fact.state = error == 0 ? Fact::State::yes : Fact::State::no;
   if (error == 0) {
     fact.text = "processes of one user may copy from each other's memory directly";
+    if (allowed && yama.value_or(0) == 1) fact.text += ", where APERTURE_CMA=allow is set as here";
     return fact;
   }
+  const Obstacle obstacle = obstacle_to_cma(error, yama.value_or(0), allowed);
   fact.text = "not between sibling processes; every copy is made by the owner of the memory";
-  fact.why_not = why_no_cma(error, yama);
+  fact.why_not = obstacle.reason;
   fact.gain = "one-sided transfers to a busy peer would need none of its time";
-  if (yama.value_or(0) >= 1) fact.gain += " (as root: sysctl kernel.yama.ptrace_scope=0)";
+  if (!obstacle.remedy.empty()) fact.gain += " (" + obstacle.remedy + ")";
   return fact;
+}
+
+namespace {
+
+Fact tried_cma_fact() {
+  const bool allowed = setting_is("APERTURE_CMA", "allow");
+  return cma_fact(try_sibling_read(allowed), read_number("/proc/sys/kernel/yama/ptrace_scope"),
+                  allowed);
 }
 
 Fact memfd_fact() {
@@ -185,7 +214,7 @@ std::vector<Fact> host_facts() {
   locked.text += "; registering memory does not lock it here, so this is no limit on it";
   return {kernel_fact(),
           cpu_fact(),
-          cma_fact(),
+          tried_cma_fact(),
           memfd_fact(),
           membarrier_fact(),
           userfaultfd_fact(),

@@ -5,7 +5,8 @@
 namespace aperture::tool {
 
 // Forks two children, has one read a word of the other with process_vm_readv, and reaps both.
-// Returns 0 when the word came back right, else the errno.
-int try_sibling_read();
+// Returns 0 when the word came back right, else the errno. allow: the one that is read permits it
+// to everybody of its user, as APERTURE_CMA=allow has our processes do.
+int try_sibling_read(bool allow);
 
 }  // namespace aperture::tool

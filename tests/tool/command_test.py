@@ -266,6 +266,24 @@ class Command(unittest.TestCase):
         self.assertIs(facts["membarrier"]["available"], False)
         self.assertIs(facts["userfaultfd"]["syscall"], False)
 
+    def test_info_names_the_remedy_for_each_scope_of_yama(self):
+        """Yama is played: its file by a mount, its refusals by the sandbox."""
+        os.makedirs(f"{self.tree}/kernel/yama")
+        within = ("unshare", "-m", "sh", "-c",
+                  f'mount --bind {self.tree}/kernel /proc/sys/kernel && exec "$@"', "sh")
+        if subprocess.run([*within, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("needs a mount namespace of its own, so it needs root")
+        command, self.command = self.command, within[0]
+        for scope, allow, remedy in ((1, "", "APERTURE_CMA=allow"), (2, "allow", "as root"),
+                                     (3, "", "reboot")):
+            self.script("kernel/yama/ptrace_scope", f"{scope}\n")
+            done = self.call(*within[1:], command, "info", "--json", env={"APERTURE_CMA": allow},
+                             denied=("process_vm_readv",))
+            cma = json.loads(done.stdout)["cma"]
+            self.assertEqual(cma["yama_ptrace_scope"], scope)
+            self.assertIn(f"ptrace_scope is {scope}", cma["why_not"])
+            self.assertIn(remedy, cma["gain"])
+
     def test_info_where_there_are_no_memory_files(self):
         memfd = json.loads(self.call("info", "--json", denied=("memfd_create",)).stdout)["memfd"]
         self.assertIs(memfd["available"], False)
