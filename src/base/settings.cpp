@@ -31,6 +31,7 @@ enum class Kind : uint8_t {
   list,       // several, with commas between them
   number,     // a whole number
   port,       // 1 to 65535
+  silence,    // kShortestSilenceMs to kLongestSilenceMs
   interface,  // of this host, or one of its addresses
   provider,   // how libfabric names providers
   directory,  // one that is there
@@ -65,7 +66,7 @@ constexpr Setting kSettings[] = {
     {"APERTURE_RMA_EVENT", Kind::word, "on, off", kNotSet},
     {"APERTURE_MW_TYPE", Kind::word, "2A, 2B", "the device has windows of type 2B"},
     {"APERTURE_RDMA_CM", Kind::word, "kernel", kNotSet},
-    {"APERTURE_SILENCE_MS", Kind::number, "", "it is taken as 5000"},
+    {"APERTURE_SILENCE_MS", Kind::silence, "", "it is taken as 5000"},
     {"APERTURE_FAULT", Kind::faults, "", "no fault is injected"},
     {"APERTURE_CHECKSUMS", Kind::word, "on, off", kNotSet},
     {"APERTURE_CM_PORT", Kind::port, "", "it is taken as 4791"},
@@ -148,6 +149,9 @@ bool is_legal(const Setting& setting, string_view value) {
     case Kind::list: return is_legal_list(setting.words, trimmed(value));
     case Kind::number: return is_number(value, number);
     case Kind::port: return is_number(value, number) && number >= 1 && number <= 65535;
+    case Kind::silence:
+      return is_number(value, number) && number >= kShortestSilenceMs &&
+             number <= kLongestSilenceMs;
     case Kind::interface: return is_on_this_host(value);
     case Kind::provider: return is_provider_name(value);
     case Kind::directory: return is_directory(value);
@@ -164,6 +168,9 @@ string wish_of(const Setting& setting) {
     case Kind::any: break;
     case Kind::number: return "a whole number";
     case Kind::port: return "a port, from 1 to 65535";
+    case Kind::silence:
+      return "a whole number from " + std::to_string(kShortestSilenceMs) + " to " +
+             std::to_string(kLongestSilenceMs);
     case Kind::interface: return "an interface of this host or an address of one";
     case Kind::directory: return "a directory that containers of this host have mounted";
     case Kind::faults: return "a list of faults, such as seed=7,delay=2ms:10%,retry=0.1%";
@@ -173,6 +180,10 @@ string wish_of(const Setting& setting) {
                        : setting.kind == Kind::word                 ? "one of "
                                                                     : "some of ";
   return before + string(setting.words);
+}
+
+bool is_numeric(Kind kind) noexcept {
+  return kind == Kind::number || kind == Kind::port || kind == Kind::silence;
 }
 
 // The doors refuse these with a sentence of their own.
@@ -256,7 +267,7 @@ const char* setting_text(const char* name) noexcept {
 }
 
 uint64_t setting_number(const char* name) noexcept {
-  assert(find(name)->kind == Kind::number || find(name)->kind == Kind::port);
+  assert(is_numeric(find(name)->kind));
   const char* text = setting_text(name);
   uint64_t number = 0;
   return text != nullptr && is_number(text, number) ? number : 0;

@@ -9,6 +9,9 @@
 
 namespace aperture {
 
+// What APERTURE_SILENCE_MS may be.
+inline constexpr uint64_t kShortestSilenceMs = 1'000, kLongestSilenceMs = 3'600'000;
+
 // Whether the setting has that word, which is one of its words in the table.
 bool setting_is(const char* name, const char* word) noexcept;
 

@@ -33,11 +33,11 @@ constexpr uint64_t kLingerWithinNs = 5'000'000'000;  // for it to take what was 
 
 // How long a host may say nothing while something waits for it: APERTURE_SILENCE_MS.
 uint64_t silence_ms() noexcept {
-  static constexpr uint64_t kUsual = 5'000, kShortest = 1'000, kLongest = 3'600'000;
+  static constexpr uint64_t kUsual = 5'000;
   static constinit FoundOnce<uint64_t> found;
   return found.get([] {
     const uint64_t said = setting_number("APERTURE_SILENCE_MS");
-    return said == 0 ? kUsual : std::clamp(said, kShortest, kLongest);
+    return said >= kShortestSilenceMs && said <= kLongestSilenceMs ? said : kUsual;
   });
 }
 

@@ -42,6 +42,8 @@ TEST(Settings, legal_and_empty_values_and_what_others_set_are_no_faults) {
                                           "APERTURE_CHECKSUMS=on",
                                           "APERTURE_CM_PORT=1",
                                           "APERTURE_CM_PORT=65535",
+                                          "APERTURE_SILENCE_MS=1000",
+                                          "APERTURE_SILENCE_MS=3600000",
                                           "FI_APERTURE_IFACE=lo",
                                           "FI_APERTURE_IFACE=127.0.0.1",
                                           "APERTURE_PRIORITY=f/2.8",
@@ -78,6 +80,9 @@ TEST(Settings, a_value_that_means_nothing_is_named_with_what_is_legal) {
       {"APERTURE_CM_PORT=0", "a port, from 1 to 65535"},
       {"APERTURE_CM_PORT=65536", "a port, from 1 to 65535"},
       {"APERTURE_CM_PORT=-4791", "a port, from 1 to 65535"},
+      {"APERTURE_SILENCE_MS=0", "a whole number from 1000 to 3600000"},
+      {"APERTURE_SILENCE_MS=999", "a whole number from 1000 to 3600000"},
+      {"APERTURE_SILENCE_MS=3600001", "a whole number from 1000 to 3600000"},
       {"FI_APERTURE_IFACE=nonsense", "an interface of this host"},
   };
   for (const auto& [line, legal] : cases) {

@@ -107,7 +107,8 @@ class Command(unittest.TestCase):
                             ("APERTURE_CMA=x", "one of deny, allow"),
                             ("APERTURE_MR_MODE=lokal", "some of local, raw"),
                             ("FI_APERTURE_IFACE=nonsense", "an interface of this host"),
-                            ("APERTURE_MW_TYPE=3", "one of 2A, 2B")):
+                            ("APERTURE_MW_TYPE=3", "one of 2A, 2B"),
+                            ("APERTURE_SILENCE_MS=10", "a whole number from 1000")):
             name, value = line.split("=")
             said = self.call("run", "--", "true", env={name: value}).stderr.splitlines()
             self.assertEqual(len(said), 3, said)
