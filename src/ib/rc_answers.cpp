@@ -137,7 +137,7 @@ void RcAnswers::on_read_data() noexcept {
   // position and offset are only compared with our own
   const uint64_t len = bytes ? bytes.len : kNoResult;
   if (place_result(f.pos.unchecked(), f.offset.unchecked(), len, place)) {
-    transport::LaneEnd::done_with(rx, bytes);
+    q_.lane_.done_with(rx, bytes);
   }
 }
 

@@ -10,7 +10,6 @@ namespace aperture::ib {
 using protect::Denial;
 using protect::Rights;
 using transport::BytesIn;
-using transport::LaneEnd;
 using wire::RcMessage;
 using wire::RcOp;
 
@@ -190,7 +189,7 @@ bool RcReceiver::on_send_bytes(const RcMessage& m) noexcept {
     got_ = 0;
   }
   if (dropping_) {
-    LaneEnd::done_with(rx, bytes);
+    q_.lane_.done_with(rx, bytes);
     return true;
   }
   if (!taken_ || part.offset != got_) {
@@ -206,7 +205,7 @@ bool RcReceiver::on_send_bytes(const RcMessage& m) noexcept {
   if (s == WcStatus::success) {
     s = q_.memory_.take_piece(recv_.sge, recv_.sge_count, part.offset, bytes);
   }
-  LaneEnd::done_with(rx, bytes);
+  q_.lane_.done_with(rx, bytes);
   if (s != WcStatus::success) {
     fail(s, WcStatus::rem_op_err);
     return true;

@@ -11,7 +11,6 @@ using protect::Denial;
 using protect::Rights;
 using transport::BytesIn;
 using transport::ClaimVerdict;
-using transport::LaneEnd;
 using wire::RcHead;
 using wire::RcMessage;
 using wire::RcOp;
@@ -257,7 +256,7 @@ bool RcResponder::on_write_bytes(const RcMessage& m) noexcept {
       execution_.refuse(WcStatus::rem_access_err, &whole, denial);
     }
   }
-  LaneEnd::done_with(rx, bytes);
+  q_.lane_.done_with(rx, bytes);
   if (!delivers || !q_.is_up() || write_refused_ || !receiver_.has_begun()) return true;
   return receiver_.deliver(m, part.total, WcOpcode::recv_write_with_imm);
 }

@@ -152,7 +152,7 @@ class ChannelRx {
   }
   uint64_t unpublished() const noexcept { return cells.pos() - published_; }
   void free_bytes_before(uint64_t pos) noexcept { bytes_pos_ = pos; }
-  // Of the byte ring: a position, to be compared with a later one.
+  // Of the byte ring: the position that was freed last, as the producer has named it.
   uint64_t freed_bytes() const noexcept { return bytes_pos_; }
 
   // relaxed: the caller passes a barrier before it looks at the cells again

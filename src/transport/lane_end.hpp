@@ -177,7 +177,7 @@ class LaneEnd {
   Put put_response_bytes(uint32_t n, uint64_t& pos, Fill&& fill) noexcept {
     const Put put = put_bytes(lane_->response_tx, n, pos, fill,
                               [this] { return lane_->prepare_response_bytes(); });
-    if (put == Put::done) response_bytes_ += n;
+    if (put == Put::done) moved_bytes_ += n;
     return put;
   }
   // The same for a piece: record(body, pos) lays out its record, which is one cell and published by
@@ -192,14 +192,13 @@ class LaneEnd {
   Put put_response_piece(uint32_t n, Record&& record, Fill&& fill) noexcept {
     const Put put = put_piece(lane_->response_tx, n, record, fill,
                               [this] { return lane_->prepare_response_bytes(); });
-    if (put == Put::done) response_bytes_ += n;
+    if (put == Put::done) moved_bytes_ += n;
     return put;
   }
-  // The bytes that have been copied for the peer so far: a count, to be compared with a later one
-  // (kPollBytes).
-  uint64_t moved_for_peer() const noexcept {
-    return response_bytes_ + lane_->request_rx.freed_bytes();
-  }
+  // The bytes that the peer has had us copy so far, out of the rings and into those of responses: a
+  // count, to be compared with a later one (kPollBytes). It is ours: positions in the rings are the
+  // peer's to choose.
+  uint64_t moved_for_peer() const noexcept { return moved_bytes_; }
   // What a record says to lie in the byte ring, `limit` bytes at most.
   BytesIn take_bytes(const ring::ChannelRx& rx, Wild<uint64_t> pos, uint64_t len,
                      uint64_t limit) noexcept {
@@ -225,8 +224,9 @@ class LaneEnd {
     uint64_t n = 0;
     return len.bounded(limit, n) ? take_piece(rx, pos, n, limit) : BytesIn{};
   }
-  static void done_with(ring::ChannelRx& rx, const BytesIn& bytes) noexcept {
+  void done_with(ring::ChannelRx& rx, const BytesIn& bytes) noexcept {
     assert(bytes);
+    moved_bytes_ += bytes.len;
     rx.free_bytes_before(bytes.end);
   }
 
@@ -238,7 +238,7 @@ class LaneEnd {
   bool take_responses(Take&& take) noexcept {
     ring::ChannelRx& rx = lane_->response_rx;
     bool any = false;
-    const uint64_t freed_before = rx.freed_bytes();
+    const uint64_t moved_before = moved_bytes_;
     for (int budget = kPollBudget; budget > 0 && rx.cells.ready() && !broken_; --budget) {
       const uint32_t n_cells = take(rx.cells.body());
       if (n_cells == 0) [[unlikely]] {
@@ -248,7 +248,7 @@ class LaneEnd {
       rx.cells.advance(n_cells);
       any = true;
       if (rx.unpublished() >= kAckCells / 4) acknowledge_responses();
-      if (rx.freed_bytes() - freed_before >= kPollBytes) break;
+      if (moved_bytes_ - moved_before >= kPollBytes) break;
     }
     if (any) acknowledge_responses();
     return any;
@@ -372,7 +372,7 @@ class LaneEnd {
   }
 
   std::unique_ptr<link::Lane> lane_;
-  uint64_t response_bytes_ = 0;
+  uint64_t moved_bytes_ = 0;
   bool broken_ = false;
   bool fences_ = true;          // as promised to the consumer
   bool sleeps_lightly_ = true;  // the execution of our requests rings

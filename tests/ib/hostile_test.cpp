@@ -508,6 +508,23 @@ TEST_P(OneVictim, hostile_35_more_reads_than_there_is_room_for_answers_wait) {
   v.expect_alive();
 }
 
+// Pieces that all name one place of the ring count as others do.
+TEST_P(OneVictim, hostile_37_a_poll_takes_no_more_pieces_for_lying_at_one_place) {
+  constexpr uint32_t kLen = 32 * 1024;
+  constexpr size_t kMessages = 20;
+  for (size_t i = 0; i < kMessages; ++i) {
+    v.post_recv(kLen);
+    v.request(RcOp::send_bytes, wire::RcSendBytes{0, kLen, 0, kLen, 0},
+              wire::kRcFirst | wire::kRcLast);
+  }
+  for (size_t i = 0; i < kMessages; ++i) {
+    v.poll(1);
+    EXPECT_LE(v.received.size(), i + 1);
+  }
+  v.expect_alive();
+  EXPECT_EQ(v.received.size(), kMessages);
+}
+
 TEST_P(OneVictim, hostile_35_a_flood_of_messages_takes_no_more_receives_than_there_are) {
   for (int i = 0; i < 3; ++i) v.post_recv(64);
   for (int i = 0; i < 100; ++i) v.send();

@@ -205,12 +205,12 @@ class Side {
         EXPECT_TRUE(
             std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{}; }));
         EXPECT_TRUE(is_filled(to.data(), record)) << "landed bytes of " << record.serial;
-        LaneEnd::done_with(rx, bytes);
+        end_.done_with(rx, bytes);
         return true;
       }
     }
     EXPECT_TRUE(is_filled(bytes.from(), record)) << "bytes of " << record.serial;
-    LaneEnd::done_with(rx, bytes);
+    end_.done_with(rx, bytes);
     return true;
   }
 

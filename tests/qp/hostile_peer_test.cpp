@@ -140,6 +140,23 @@ TEST_P(HostilePeer, payload_waits_while_the_peer_cannot_be_asked_to_offer_it) {
   EXPECT_EQ(a().sink.messages.size(), 3u);
 }
 
+// Pieces that all name one place of the ring count as others do.
+TEST_P(HostilePeer, hostile_37_a_poll_takes_no_more_pieces_for_lying_at_one_place) {
+  constexpr uint64_t kLen = 16 * 1024;
+  for (int i = 0; i < 12; ++i) {
+    request(Op::send_bytes, wire::SendBytesFields{0, kLen});
+    request(Op::write_bytes, wire::WriteBytesFields{region_.key, kLen, 0, 0, kLen}, wire::kFirst,
+            memory_.address());
+  }
+  for (int i = 0; i < 20; ++i) {
+    const uint64_t before = a().qp->lane()->request_rx.cells.pos();
+    poll(1);
+    EXPECT_LE(a().qp->lane()->request_rx.cells.pos() - before, transport::kPollBytes / kLen) << i;
+  }
+  EXPECT_EQ(a().sink.messages.size(), 12u);
+  EXPECT_FALSE(a().qp->broken());
+}
+
 TEST_P(HostilePeer, write_piece_outside_its_operation) {
   const wire::WriteBytesFields bad[] = {
       {region_.key, 100, 101, 0, 0},                 // begins behind the end

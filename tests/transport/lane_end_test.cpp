@@ -136,7 +136,22 @@ TEST_P(Ends, bytes_arrive_as_they_were_put) {
   const BytesIn in = b_.take_bytes(b_->request_rx, Wild<uint64_t>(pos), 1000, kPieceBytes);
   ASSERT_TRUE(in);
   for (size_t i = 0; i < 1000; ++i) ASSERT_EQ(in.from()[i], std::byte{7});
-  LaneEnd::done_with(b_->request_rx, in);
+  b_.done_with(b_->request_rx, in);
+}
+
+TEST_P(Ends, responses_whose_bytes_all_name_one_place_count_as_others_do) {
+  for (int i = 0; i < 10; ++i) b_.publish_response(1);
+  int taken = 0;
+  const auto take = [&](const std::byte*) {
+    a_.done_with(a_->response_rx,
+                 a_.take_bytes(a_->response_rx, Wild<uint64_t>(0), kPieceBytes, kPieceBytes));
+    ++taken;
+    return 1u;
+  };
+  for (int poll = 1; poll <= 10; ++poll) {
+    EXPECT_TRUE(a_.take_responses(take));
+    EXPECT_EQ(taken, poll);
+  }
 }
 
 TEST_P(Ends, a_source_that_fails_takes_nothing_from_the_ring) {
@@ -154,8 +169,8 @@ TEST_P(Ends, a_full_ring_has_no_room_until_the_other_side_has_taken_something) {
   EXPECT_EQ(static_cast<uint64_t>(pieces), a_->request_tx.bytes.size() / kPieceBytes);
   a_.publish_request(1);
   b_->request_rx.cells.advance(1);
-  LaneEnd::done_with(b_->request_rx,
-                     b_.take_bytes(b_->request_rx, Wild<uint64_t>(0), kPieceBytes, kPieceBytes));
+  b_.done_with(b_->request_rx,
+               b_.take_bytes(b_->request_rx, Wild<uint64_t>(0), kPieceBytes, kPieceBytes));
   b_.acknowledge_requests();
   EXPECT_EQ(a_.put_request_bytes(kPieceBytes, pos, fill), Put::done);
 }

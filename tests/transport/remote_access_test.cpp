@@ -111,7 +111,7 @@ TEST_F(Steps, a_long_read_streams_waits_for_room_and_goes_on_where_it_was) {
     const BytesIn in = other_.take_bytes(other_->response_rx, Wild(r.at), r.n, kPieceBytes);
     EXPECT_TRUE(bool(in));
     std::memcpy(got.data() + r.offset, in.from(), r.n);
-    LaneEnd::done_with(other_->response_rx, in);
+    other_.done_with(other_->response_rx, in);
     return 1u;
   };
   const auto stream = [&] { return access_.stream_read(lane_, whole, 0, kSize, denial, record); };
