@@ -114,6 +114,8 @@ class Lane {
   bool carries = false;
   // The longest piece that is sent and taken.
   uint64_t piece_bytes = kPieceBytes;
+  // What pieces that the link sends together have at most.
+  uint64_t run_bytes = kPieceBytes;
 
   // What land() or stage() would take; set and reset by the link.
   Landing landing;

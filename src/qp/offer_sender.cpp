@@ -1,6 +1,7 @@
 // Offered messages, as their sender sees them: see offer_sender.hpp.
 #include "qp/offer_sender.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -99,33 +100,43 @@ void OfferSender::on_grant(const SoundHead& head) noexcept {
   granted_.push_back(wqe);
 }
 
-// The next chunk that is ours to push; false: none is left.
+// The next chunk that is ours to push; false: none is left, or the protocol is broken.
 bool OfferSender::next_chunk(Wqe& wqe) noexcept {
-  uint64_t chunk = 0;
+  uint64_t chunk = wqe.next_chunk;
   if (wqe.claim != wire::kNoClaim && !wqe.preview) {
     std::atomic<uint64_t>& word = core_.lane->claims_out[wqe.claim];
     // relaxed: the number itself is all that is shared; the bytes come by `data`
     chunk = chunk_number(word.fetch_add(1, std::memory_order_relaxed));
-  } else {
-    chunk = wqe.next_chunk++;
+    // the word, which the peer can write, only grows: no chunk is pushed twice
+    if (chunk < wqe.next_chunk) {
+      core_.break_protocol("a claim of what was claimed before");
+      return false;
+    }
   }
   if (chunk >= chunks_of(wqe.granted)) return false;
+  wqe.next_chunk = chunk + 1;
   wqe.chunk_at = chunk * transport::kClaimChunk;
   wqe.chunk_end = std::min(wqe.granted, wqe.chunk_at + transport::kClaimChunk);
   return true;
 }
 
-// True: everything that is ours to push has been pushed.
-bool OfferSender::push_chunks(Wqe& wqe) noexcept {
+// As far as there is room, until `end` bytes have been moved for the peer. True: everything that is
+// ours to push has been pushed.
+bool OfferSender::push_chunks(Wqe& wqe, uint64_t end) noexcept {
   ring::ChannelTx& tx = core_.lane->response_tx;
   for (;;) {
+    assert(wqe.pushed <= wqe.granted);
     // at once, not with the next piece's room: the receiver may answer already
     if (wqe.pushed == wqe.granted) return true;
+    if (core_.lane.moved_for_peer() >= end) {
+      goes_on_ = true;
+      return false;
+    }
     // room first: a chunk that was claimed has to be pushed, nobody else will
     uint64_t pos = 0;
     if (!tx.room(2) || !tx.reserve_bytes(static_cast<uint32_t>(core_.lane->piece_bytes), pos))
       return false;
-    if (wqe.chunk_at == wqe.chunk_end && !next_chunk(wqe)) return true;
+    if (wqe.chunk_at == wqe.chunk_end && !next_chunk(wqe)) return !core_.lane.broken();
     assert(wqe.chunk_at < wqe.chunk_end && wqe.chunk_end <= wqe.granted);
     const auto n =
         static_cast<uint32_t>(std::min(wqe.chunk_end - wqe.chunk_at, core_.lane->piece_bytes));
@@ -170,14 +181,17 @@ void OfferSender::put_back(Wqe& wqe) noexcept {
 // Buffers are their owners' again with the completions: after the run, in which the link may still
 // send from them.
 bool OfferSender::push() noexcept {
+  goes_on_ = false;
   if (granted_.empty()) return false;
   List<Wqe> pushed;
   bool any = false;
   {
     const transport::PieceRun run(*core_.lane.get());
+    const uint64_t end =
+        core_.lane.moved_for_peer() + std::max(transport::kPollBytes, core_.lane->run_bytes);
     while (Wqe* wqe = granted_.front()) {
       const uint64_t before = wqe->pushed;
-      const bool all = push_chunks(*wqe);
+      const bool all = push_chunks(*wqe, end);
       any = any || wqe->pushed != before;
       if (!all) break;
       granted_.remove(wqe);

@@ -17,9 +17,12 @@ class OfferSender {
 
   // Offers the message. False: no room now.
   bool put(Wqe& wqe) noexcept;
-  // Pushes what was granted, as far as there is room. True: something moved.
+  // Pushes what was granted, as far as there is room, and as one poll may: whoever receives it can
+  // make room as fast as we fill it. True: something moved.
   bool push() noexcept;
   bool has_granted() const noexcept { return !granted_.empty(); }
+  // There was room for more than one poll may push.
+  bool goes_on() const noexcept { return goes_on_ && has_granted(); }
   // Every offer ends with that, or with what has gone wrong with it.
   void end_all(Errc why) noexcept;
 
@@ -28,7 +31,7 @@ class OfferSender {
   void on_finished(const wire::SoundHead& head) noexcept;
 
  private:
-  bool push_chunks(Wqe& wqe) noexcept;
+  bool push_chunks(Wqe& wqe, uint64_t end) noexcept;
   bool next_chunk(Wqe& wqe) noexcept;
   void take_claim_word(Wqe& wqe) noexcept;
   void fail(Wqe& wqe, Errc why) noexcept;
@@ -44,6 +47,7 @@ class OfferSender {
   List<Wqe> granted_;  // offers with bytes to push
   uint32_t generation_ = 0;
   uint32_t claims_used_ = 0;  // bit set of the lane's claims_out
+  bool goes_on_ = false;      // with the next poll
 };
 
 }  // namespace aperture::qp

@@ -128,6 +128,7 @@ bool Qp::anything_arrived() const noexcept {
   if (!lane || broken()) return false;
   const bool held = responder_.is_held();
   if ((lane->request_rx.cells.ready() && !held) || lane->response_rx.cells.ready()) return true;
+  if (sender_.goes_on()) return true;
   if (core_.awaits_executed() && lane.has_moved(lane->request_tx)) return true;
   return (sender_.has_granted() || core_.replies_waiting || held) &&
          lane.has_moved(lane->response_tx);

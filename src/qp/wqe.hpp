@@ -63,7 +63,7 @@ struct OfferProgress {
   uint64_t receive_id = 0;  // of the receiver, once granted
   uint64_t granted = 0;     // bytes the receiver wants
   uint64_t pushed = 0;      // of those, sent by us
-  uint64_t next_chunk = 0;  // of an offer without a claim word
+  uint64_t next_chunk = 0;  // none before it is pushed any more
   bool granted_set = false;
   bool preview = false;   // what is granted is looked at, and granted again afterwards
   uint64_t chunk_at = 0;  // where in the chunk under way; chunk_end == 0: none

@@ -42,6 +42,18 @@ class HostilePeer : public Attacked {
   void offer(ring::ChannelTx& tx, uint64_t len) {
     put(tx, Head::make(Op::send_offer, 0, 0, 0), wire::SendOfferFields{len, 0, 77, wire::kNoClaim});
   }
+  // The bytes of the pieces that have come, whose places are free again.
+  uint64_t take_data() {
+    ring::ChannelRx& rx = peer().response_rx;
+    uint64_t taken = 0;
+    for (; rx.cells.ready(); rx.cells.advance(1)) {
+      const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
+      taken += f.len.unchecked();
+      rx.free_bytes_before(ring::ByteReader::after(f.byte_pos.unchecked(), f.len.unchecked()));
+    }
+    rx.publish_consumed();
+    return taken;
+  }
   static auto granted_by(link::Lane& lane) {
     return wire::load_fields<wire::GrantFields>(lane.response_rx.cells.body());
   }
@@ -56,6 +68,10 @@ INSTANTIATE_TEST_SUITE_P(links, HostilePeerThatClaims, link::test::kEachShared, 
 using HostilePeerWithClaims = HostilePeer;
 INSTANTIATE_TEST_SUITE_P(links, HostilePeerWithClaims,
                          testing::Values(LinkKind::shm, LinkKind::direct), link_name);
+
+// who cannot pull is given no word
+using HostilePuller = HostilePeer;
+INSTANTIATE_TEST_SUITE_P(links, HostilePuller, testing::Values(LinkKind::direct), link_name);
 
 TEST_P(HostilePeer, unknown_requests) {
   request(static_cast<Op>(GetParam() == LinkKind::shm ? 0 : 200));
@@ -293,6 +309,28 @@ TEST_P(HostilePeer, grant_of_more_than_was_offered) {
   expect_broken();
 }
 
+// The rest comes with the next polls.
+TEST_P(HostilePeer, hostile_37_a_poll_pushes_no_more_than_others_take) {
+  const auto data = pattern(1000000, 1);
+  post_offer(data);
+  response(Op::grant, wire::GrantFields{1, data.size()}, offer_id());
+  link::Lane& lane = *a().qp->lane();
+  const uint64_t turn = std::max(transport::kPollBytes, lane.run_bytes);
+  uint64_t got = 0;
+  for (int i = 0; i < 200 && got < data.size(); ++i) {
+    const uint64_t pushed = lane.response_tx.cells.pos();
+    poll(1);
+    EXPECT_LE((lane.response_tx.cells.pos() - pushed) * lane.piece_bytes, turn);
+    if (i == 0 && GetParam() != LinkKind::stream) {
+      EXPECT_TRUE(a().qp->anything_arrived()) << "nobody sleeps before the rest is pushed";
+    }
+    got += take_data();
+  }
+  EXPECT_EQ(got, data.size());
+  EXPECT_EQ(take_end(a().tx_cq), Errc::ok);
+  EXPECT_FALSE(a().qp->anything_arrived());
+}
+
 TEST_P(HostilePeer, grant_twice) {
   const auto data = pattern(4000000, 1);
   post_offer(data);
@@ -497,6 +535,25 @@ TEST_P(HostilePeer, permits_that_come_and_go) {
     poll(1);
   }
   expect_alive();
+}
+
+// A receiver that makes room all the time and sets the word back would be pushed to for ever.
+TEST_P(HostilePuller, a_word_of_an_offer_that_is_set_back) {
+  const auto data = pattern(1000000, 1);
+  post_offer(data);
+  const uint64_t id = offer_id();
+  const uint32_t claim =
+      wire::load_fields<wire::SendOfferFields>(peer().request_rx.cells.body()).claim.unchecked();
+  ASSERT_LT(claim, link::Lane::kClaims);
+  response(Op::grant, wire::GrantFields{1, data.size() - 1}, id);
+  uint64_t got = 0;
+  for (int i = 0; i < 200 && !a().qp->broken(); ++i) {
+    peer().claims_in[claim].store(id << 32);
+    poll(1);
+    got += take_data();
+  }
+  EXPECT_LT(got, data.size());
+  expect_broken();
 }
 
 TEST_P(HostilePeerWithClaims, words_of_offers_that_jump) {

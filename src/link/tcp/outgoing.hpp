@@ -37,6 +37,7 @@ class Outgoing {
   bool gather(Lane& lane) noexcept;
   // Adds a piece, whose payload is sent from where it lies, to the batch that was just made; where
   // frames have no trailers, and while may_add_piece().
+  static constexpr size_t kMostCarried = 8;  // in a batch: what a ring has room for
   bool may_add_piece() const noexcept { return carried_ < kMostCarried; }
   void add_piece_frame(ring::ChannelTx& tx, wire::FrameChannel channel, uint64_t position,
                        std::span<const std::byte> payload) noexcept;
@@ -59,7 +60,6 @@ class Outgoing {
     uint64_t bytes_consumed = 0;
   };
 
-  static constexpr size_t kMostCarried = 8;  // in a batch: what a ring has room for
   static constexpr size_t kMostPieces = 12 + 2 * kMostCarried;
   static constexpr uint64_t kCopiedBytes = 2048;  // longer runs are sent from where they lie
 

@@ -58,6 +58,7 @@ StreamLane::StreamLane(std::unique_ptr<Stream> stream, StreamSpec spec, LaneMemo
   for (ring::ChannelTx& filled : ends_.filled) filled.promise_fences(ring::FencePromise::given);
   set_states(ring::ConsumerState::asleep);
   piece_bytes = kStreamPieceBytes;
+  run_bytes = Outgoing::kMostCarried * kStreamPieceBytes;
   carries = !spec.trailers.out.is_there();  // which is made of all of the payload first
 }
 
