@@ -62,11 +62,15 @@ void RcQp::lane_failed(Errc why) noexcept {
   loss_.wind_down(WcStatus::retry_exc_err);
 }
 
-// The requests in the ring, a ring full at most, as long as allowed() is true.
+// The requests in the ring, a ring full at most, as long as allowed() is true. Results go as far as
+// there is room, and a little further: a peer that makes room still, though it is gone, is not
+// served for ever.
 template <typename Allowed>
 void RcQp::execute_arrived(Allowed&& allowed) noexcept {
   const uint64_t at_most = lane_->request_rx.cells.pos() + inflight_.capacity();
-  while (is_up() && lane_->request_rx.cells.pos() < at_most && allowed() && responder_.poll()) {
+  uint64_t polls_left = inflight_.capacity() + transport::kPollsOfFullRing;
+  while (is_up() && lane_->request_rx.cells.pos() < at_most && allowed() && polls_left-- > 0 &&
+         responder_.poll()) {
   }
 }
 

@@ -525,6 +525,32 @@ TEST_P(OneVictim, hostile_37_a_poll_takes_no_more_pieces_for_lying_at_one_place)
   EXPECT_EQ(v.received.size(), kMessages);
 }
 
+// As one does whose process goes, and who shares the lane with another that stays.
+TEST(HostileAfterItsEnd, hostile_37_who_still_takes_answers_is_not_served_to_the_last_of_them) {
+  Victim v(LinkKind::shm);
+  constexpr int kReads = 250;
+  for (int i = 0; i < kReads; ++i) {
+    v.request(RcOp::read, wire::RcRead{v.address, v.key, kRegion, 0, kRegion});
+  }
+  std::atomic<bool> begun{false}, over{false};
+  uint64_t got = 0;
+  std::thread taker([&, &rx = v.peer()->response_rx] {
+    for (begun = true; !over;) {
+      for (; rx.cells.ready(); rx.cells.advance(1)) {
+        const auto f = wire::load_rc<wire::RcReadDataFields>(rx.cells.body());
+        got += f.len.unchecked();
+        rx.free_bytes_before(ring::ByteReader::after(f.byte_pos.unchecked(), f.len.unchecked()));
+      }
+      rx.publish_consumed();
+    }
+  });
+  while (!begun) std::this_thread::yield();
+  v.a->qp->lose();
+  over = true;
+  taker.join();
+  EXPECT_LT(got, uint64_t{kReads} * kRegion / 2);
+}
+
 TEST_P(OneVictim, hostile_35_a_flood_of_messages_takes_no_more_receives_than_there_are) {
   for (int i = 0; i < 3; ++i) v.post_recv(64);
   for (int i = 0; i < 100; ++i) v.send();
