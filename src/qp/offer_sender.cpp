@@ -54,8 +54,10 @@ Wqe* OfferSender::find(Wild<uint64_t> id) noexcept {
 void OfferSender::take_claim_word(Wqe& wqe) noexcept {
   wqe.claim = wire::kNoClaim;
   std::atomic<uint64_t>* words = core_.lane->claims_out;
+  // a peer without slots to pin in, of another user say, is not shown our addresses
+  const bool may_pull = words != nullptr && core_.lane->direct.watched != nullptr;
   const bool reachable =
-      words != nullptr && wqe.iov_count == 1 && !wqe.inject && wqe.len <= kMaxMessageBytes;
+      may_pull && wqe.iov_count == 1 && !wqe.inject && wqe.len <= kMaxMessageBytes;
   if (!reachable || claims_used_ == ~uint32_t{0}) return;
   static_assert(link::Lane::kClaims == 32);
   wqe.claim = static_cast<uint32_t>(__builtin_ctz(~claims_used_));

@@ -556,6 +556,20 @@ TEST_P(HostilePuller, a_word_of_an_offer_that_is_set_back) {
   expect_broken();
 }
 
+// What the buffer's address is good for is a pull, so who may not do that does not learn it.
+TEST_P(HostilePeer, an_offer_names_its_buffer_to_who_may_pull_alone) {
+  const auto data = pattern(100000, 1);
+  post_offer(data);
+  const auto f = wire::load_fields<wire::SendOfferFields>(peer().request_rx.cells.body());
+  if (GetParam() == LinkKind::direct) {
+    EXPECT_EQ(f.address.unchecked(), reinterpret_cast<uint64_t>(data.data()));
+    EXPECT_LT(f.claim.unchecked(), link::Lane::kClaims);
+  } else {
+    EXPECT_EQ(f.address.unchecked(), 0u);
+    EXPECT_EQ(f.claim.unchecked(), wire::kNoClaim);
+  }
+}
+
 TEST_P(HostilePeerWithClaims, words_of_offers_that_jump) {
   const auto data = pattern(1000000, 1);
   post_offer(data);
