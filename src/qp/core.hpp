@@ -235,6 +235,7 @@ struct QpCore {
   bool busy = true;                     // poll() has more to do than to look at the rings
   bool replies_waiting = false;         // responses that have found no room
   uint64_t unasked_bytes = kUnbounded;  // payload that it may still send without an offer
+  size_t offers_in = 0;                 // messages of its offers whose last answer is not given
   List<Wqe> queue;                      // not all in the ring yet
   List<Wqe> pending;                    // in the ring, waiting to be executed
   size_t awaited = 0;                   // of these, those that somebody waits for: see Pending

@@ -19,6 +19,7 @@ Status OfferReceiver::begin(const Arrival& offer, const Receive& receive) noexce
   assert(offer.where == Arrival::Where::offered && receive.want <= offer.len);
   assert(!receive.preview || receive.want != 0);
   if (core_.state != QpState::ready) return Errc::peer_lost;
+  assert(core_.offers_in > 0);
   uint32_t index = 0;
   while (index < incoming_.size() && incoming_[index].used) ++index;
   if (index == incoming_.size()) {
@@ -54,7 +55,10 @@ Status OfferReceiver::begin(const Arrival& offer, const Receive& receive) noexce
 }
 
 void OfferReceiver::drop(uint32_t offer_id) noexcept {
-  if (core_.state == QpState::ready) replies_.send(Head::make(Op::finished, 0, 0, offer_id));
+  if (core_.state != QpState::ready) return;
+  replies_.send(Head::make(Op::finished, 0, 0, offer_id));
+  assert(core_.offers_in > 0);
+  --core_.offers_in;
 }
 
 void OfferReceiver::on_data(const SoundHead& head) noexcept {
@@ -95,6 +99,10 @@ void OfferReceiver::end(uint32_t index, Errc err) noexcept {
   void* cookie = in.receive.cookie;
   if (err == Errc::ok && (in.pulled > 0 || in.delivery)) {
     replies_.send(Head::make(Op::finished, 0, 0, in.offer_id));
+  }
+  if (!in.receive.preview) {
+    assert(core_.offers_in > 0);
+    --core_.offers_in;
   }
   core_.port.sink->on_received(core_.qp, cookie, err);
 }

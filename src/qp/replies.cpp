@@ -1,6 +1,7 @@
 // Responses that may have to wait for room: see replies.hpp.
 #include "qp/replies.hpp"
 
+#include <algorithm>
 #include <new>
 
 namespace aperture::qp {
@@ -29,6 +30,21 @@ void Replies::bound_unasked(bool offers_only) noexcept {
 void Replies::keep(const Reply& reply) noexcept {
   assert(core_.lane);
   core_.busy = true;
+  if (!core_.replies_waiting) answers_left_ = kAnswersToOffer * core_.offers_in;
+  const auto is_of_pressure = [](const Reply& r) {
+    return static_cast<wire::Op>(r.head.op) == wire::Op::pressure;
+  };
+  if (is_of_pressure(reply)) {
+    const auto waits = std::find_if(waiting_.begin() + static_cast<std::ptrdiff_t>(next_),
+                                    waiting_.end(), is_of_pressure);
+    if (waits != waiting_.end()) {  // the last word alone counts
+      waits->head = reply.head;
+      return;
+    }
+  } else {
+    assert(answers_left_ > 0);  // no offer comes while answers wait
+    --answers_left_;
+  }
   try {
     waiting_.push_back(reply);
   } catch (const std::bad_alloc&) {
@@ -39,11 +55,15 @@ void Replies::keep(const Reply& reply) noexcept {
 
 bool Replies::flush() noexcept {
   assert(core_.replies_waiting == !waiting_.empty());
-  size_t sent = 0;
-  while (sent < waiting_.size() && put(waiting_[sent])) ++sent;
-  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(sent));
+  const size_t first = next_;
+  while (next_ < waiting_.size() && put(waiting_[next_])) ++next_;
+  const bool any = next_ != first;
+  if (next_ >= waiting_.size() - next_) {  // no more is moved than was sent
+    waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(next_));
+    next_ = 0;
+  }
   core_.replies_waiting = !waiting_.empty();
-  return sent > 0;
+  return any;
 }
 
 }  // namespace aperture::qp

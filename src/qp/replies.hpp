@@ -1,5 +1,8 @@
 // Responses of the rendezvous and of back-pressure: sent at once, or kept in order until there is
 // room in the response ring. Guarded by the engine's lock.
+//
+// While any is kept the peer's offers wait in their ring (Responder), so there are no more than the
+// answers to those that were taken before, and one word of back-pressure.
 #pragma once
 
 #include <vector>
@@ -27,9 +30,14 @@ class Replies {
   bool put(const Reply& reply) noexcept;
   void bound_unasked(bool offers_only) noexcept;
   void keep(const Reply& reply) noexcept;
+  // A grant of a preview, one of the message, and its end.
+  static constexpr size_t kAnswersToOffer = 3;
 
   QpCore& core_;
-  std::vector<Reply> waiting_;  // in order; QpCore::replies_waiting says whether there are any
+  // In order, those before next_ sent; QpCore::replies_waiting says whether there are any.
+  std::vector<Reply> waiting_;
+  size_t next_ = 0;
+  size_t answers_left_ = 0;  // that may still be kept until none wait
 };
 
 }  // namespace aperture::qp

@@ -125,6 +125,7 @@ bool Responder::on_send(const SoundHead& head) noexcept {
     a.len = bytes.len;
     a.bytes = bytes.from();
   } else {
+    if (!has_room_for_answer()) return execution_.wait_for_peer();
     const auto f = wire::load_fields<wire::SendOfferFields>(body);
     if (is_dropped || !f.len.bounded(kMaxVariableBytes, a.len)) {
       core_.break_protocol(is_dropped ? "an offer after an invalidation that was refused"
@@ -135,9 +136,13 @@ bool Responder::on_send(const SoundHead& head) noexcept {
     a.offer_address = f.address.unchecked();  // these three: see Arrival
     a.offer_id = f.id.unchecked();
     a.offer_claim = f.claim.unchecked();
+    ++core_.offers_in;  // it may be over in the call below
   }
   const uint64_t unasked_bytes = core_.unasked_bytes;
-  if (!is_dropped && !core_.port.sink->on_message(core_.qp, a)) return false;
+  if (!is_dropped && !core_.port.sink->on_message(core_.qp, a)) {
+    if (a.where == Arrival::Where::offered) --core_.offers_in;
+    return false;
+  }
   if (bytes && core_.lane) {
     core_.lane.done_with(rx, bytes);
     // unless this message was the one that changed it
@@ -157,6 +162,12 @@ bool Responder::may_come_unasked(uint64_t len) noexcept {
   if (core_.replies_waiting) return execution_.wait_for_peer();
   core_.break_protocol("payload that it did not offer first, as it was asked to");
   return false;
+}
+
+// To an offer, now or when the application has a place for it: a peer that takes no answers makes
+// no further offers, so those that wait are of the offers that there are.
+bool Responder::has_room_for_answer() noexcept {
+  return !core_.replies_waiting && core_.lane->response_tx.room(1);
 }
 
 bool Responder::on_write(const SoundHead& head) noexcept {

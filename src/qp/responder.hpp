@@ -35,6 +35,7 @@ class Responder {
   bool on_send(const wire::SoundHead& head) noexcept;
   bool is_sound_beside(const wire::SoundHead& head, Arrival& a, bool& is_dropped) noexcept;
   bool may_come_unasked(uint64_t len) noexcept;
+  bool has_room_for_answer() noexcept;
   bool on_write(const wire::SoundHead& head) noexcept;
   bool on_write_bytes(const wire::SoundHead& head) noexcept;
   bool on_read(const wire::SoundHead& head) noexcept;

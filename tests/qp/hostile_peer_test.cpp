@@ -173,6 +173,78 @@ TEST_P(HostilePeer, hostile_37_a_poll_takes_no_more_pieces_for_lying_at_one_plac
   EXPECT_FALSE(a().qp->broken());
 }
 
+TEST_P(HostilePeer, offers_wait_while_their_answers_are_not_taken) {
+  ring::ChannelTx& responses = a().qp->lane()->response_tx;
+  constexpr size_t kOffers = 1000;
+  size_t made = 0;
+  const auto make_offers = [&] {
+    for (int idle = 0; made < kOffers && idle < 2; ++idle) {
+      for (; made < kOffers && peer().request_tx.room(1); ++made, idle = -1) {
+        offer(peer().request_tx, 0);
+      }
+      expect_alive();
+    }
+  };
+  make_offers();
+  EXPECT_LT(made, kOffers) << "they wait in the ring";
+  EXPECT_LE(a().sink.messages.size(), 2 * responses.cells.capacity());
+  for (int round = 0; round < 100 && a().sink.messages.size() < kOffers; ++round) {
+    ring::ChannelRx& rx = peer().response_rx;
+    while (rx.cells.ready()) rx.cells.advance(1);
+    rx.publish_consumed();
+    expect_alive();
+    make_offers();
+  }
+  EXPECT_EQ(a().sink.messages.size(), kOffers);
+  EXPECT_TRUE(a().sink.all_done());
+}
+
+// As many receives as there are early offers are posted at once.
+TEST_P(HostilePeer, answers_that_find_no_room_are_given_in_order) {
+  constexpr uint32_t kOffers = 700;
+  a().sink.hold_offers = true;
+  for (uint32_t id = 0; id < kOffers; ++id) {
+    request(Op::send_offer, wire::SendOfferFields{id % 2, 0, id, wire::kNoClaim});
+    poll(2);
+  }
+  ASSERT_EQ(a().sink.held.size(), kOffers);
+  for (const Arrival& held : a().sink.held) a().sink.begin(*a().qp, held);
+  uint32_t next = 0;
+  for (int round = 0; round < 100 && next < kOffers; ++round) {
+    expect_alive();
+    ring::ChannelRx& rx = peer().response_rx;
+    for (; rx.cells.ready(); rx.cells.advance(1), ++next) {
+      wire::SoundHead head;
+      ASSERT_EQ(wire::read_head(rx.cells.body(), head), 1u);
+      EXPECT_EQ(head.op(), next % 2 == 0 ? Op::finished : Op::grant);
+      EXPECT_EQ(head.word().unchecked(), next);
+    }
+    rx.publish_consumed();
+  }
+  EXPECT_EQ(next, kOffers);
+}
+
+TEST_P(HostilePeer, of_pressure_that_cannot_be_told_the_last_word_is) {
+  ring::ChannelTx& responses = a().qp->lane()->response_tx;
+  while (responses.room(1)) a().qp->set_pressure(false);
+  for (int i = 0; i < 1001; ++i) a().qp->set_pressure(i % 2 == 0);
+  std::vector<uint64_t> told;
+  for (int round = 0; round < 30; ++round) {
+    expect_alive();
+    ring::ChannelRx& rx = peer().response_rx;
+    for (; rx.cells.ready(); rx.cells.advance(1)) {
+      wire::SoundHead head;
+      ASSERT_EQ(wire::read_head(rx.cells.body(), head), 1u);
+      EXPECT_EQ(head.op(), Op::pressure);
+      told.push_back(head.word().unchecked());
+    }
+    rx.publish_consumed();
+  }
+  EXPECT_LE(told.size(), responses.cells.capacity() + 1);
+  EXPECT_EQ(std::count(told.begin(), told.end(), 1), 1);
+  EXPECT_EQ(told.back(), 1u);
+}
+
 TEST_P(HostilePeer, write_piece_outside_its_operation) {
   const wire::WriteBytesFields bad[] = {
       {region_.key, 100, 101, 0, 0},                 // begins behind the end
