@@ -67,8 +67,8 @@ void MatchCore::discard(Unexpected& u) noexcept {
 }
 
 void MatchCore::weigh_pressure() noexcept {
-  const size_t limit = pressure ? kPayloadLimit / 2 : kPayloadLimit;
-  if (pressure == (early.payload_bytes() > limit)) return;
+  const size_t limit = pressure ? kPressureBytes / 2 : kPressureBytes;
+  if (pressure == (early.bytes() > limit)) return;
   pressure = !pressure;
   host.set_pressure(pressure);
 }

@@ -2,9 +2,9 @@
 // messages, and the messages that wait for receives.
 //
 // Matcher (matcher.hpp) holds one by value, and the other parts refer to it. Guarded by the
-// engine's lock. Whenever payload has been kept or dropped the pressure is weighed: above
-// kPayloadLimit of it the peers are asked to offer messages only, so that payload waits in its
-// senders' buffers.
+// engine's lock. Whenever a message has been kept or dropped the pressure is weighed: where they
+// take more than kPressureBytes the peers are asked to offer what does not lie in cells, so that
+// its payload waits in its senders' buffers.
 #pragma once
 
 #include "msg/receives.hpp"
@@ -30,7 +30,7 @@ struct MatchCore {
     virtual void completes_at(qp::Port& /*port*/) noexcept {}
   };
 
-  static constexpr size_t kPayloadLimit = 16 * 1024 * 1024;
+  static constexpr size_t kPressureBytes = 16 * 1024 * 1024;
 
   MatchCore(qp::Port& its_port, Host& its_host, size_t planned_receives, bool directed_receives,
             bool reports_source, bool is_shared) noexcept

@@ -10,8 +10,8 @@
 //   shown_messages.hpp    messages that are shown, and then claimed or discarded
 //
 // Guarded by the engine's lock. A message goes to the oldest receive that matches, a receive takes
-// the oldest message that matches. A ring into here is always drained: unexpected headers are
-// always taken, small payload with them.
+// the oldest message that matches. A ring into here is drained: unexpected headers are taken, small
+// payload with them, until they take as much memory as they may (UnexpectedMessages::kMostBytes).
 #pragma once
 
 #include <cstdint>
@@ -75,7 +75,7 @@ class Matcher final : public qp::MessageSink {
   uint64_t source_to_report(qp::Qp& qp) noexcept override { return core_.source_to_report(qp); }
 
   bool under_pressure() const noexcept { return core_.pressure; }
-  size_t unexpected_payload_bytes() const noexcept { return core_.early.payload_bytes(); }
+  size_t unexpected_bytes() const noexcept { return core_.early.bytes(); }
 
  private:
   bool keep(qp::Qp& qp, const qp::Arrival& a) noexcept;

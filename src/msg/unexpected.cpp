@@ -8,7 +8,7 @@ namespace aperture::msg {
 
 namespace {
 constexpr size_t kPlanned = 64;
-constexpr size_t kMost = 1u << 24;
+constexpr size_t kMost = UnexpectedMessages::kMostBytes / sizeof(Unexpected);
 constexpr size_t kMostShown = 1u << 16;
 }  // namespace
 
@@ -60,6 +60,7 @@ bool UnexpectedMessages::list_by_source(Unexpected& u) noexcept {
 }
 
 Unexpected* UnexpectedMessages::make(qp::Qp& qp, const qp::Arrival& a, uint64_t source) noexcept {
+  if (!has_room_for(sizeof(Unexpected))) return nullptr;
   Unexpected* u = pool_.take();
   if (u == nullptr) return nullptr;
   *static_cast<ListHook*>(u) = {};
@@ -76,6 +77,7 @@ Unexpected* UnexpectedMessages::make(qp::Qp& qp, const qp::Arrival& a, uint64_t 
   u->qp = nullptr;
   u->port = &qp.port();
   u->counted = 0;
+  count(*u, sizeof(Unexpected));
   u->bytes = nullptr;
   u->large.reset();
   u->shown = nullptr;
@@ -86,16 +88,22 @@ Unexpected* UnexpectedMessages::make(qp::Qp& qp, const qp::Arrival& a, uint64_t 
   return u;
 }
 
+bool UnexpectedMessages::make_large(Unexpected& u, uint64_t n) noexcept {
+  if (!has_room_for(n)) return false;
+  u.large.reset(new (std::nothrow) std::byte[n]);
+  if (u.large == nullptr) return false;
+  count(u, n);
+  return true;
+}
+
 bool UnexpectedMessages::copy_payload(Unexpected& u, const qp::Arrival& a) noexcept {
   assert(u.qp == nullptr && u.bytes == nullptr);
   u.bytes = u.small.data();
   if (a.len > Unexpected::kSmall) {
-    u.large.reset(new (std::nothrow) std::byte[a.len]);
-    if (u.large == nullptr) return false;
+    if (!make_large(u, a.len)) return false;
     u.bytes = u.large.get();
   }
   a.copy_to(u.bytes, a.len);
-  if (a.len > wire::kMaxInline) count(u, a.len);
   return true;
 }
 
@@ -132,9 +140,9 @@ void UnexpectedMessages::remove(Unexpected& u) noexcept {
 }
 
 void UnexpectedMessages::drop(Unexpected& u) noexcept {
-  assert(payload_bytes_ >= u.counted);
+  assert(bytes_ >= u.counted && u.counted >= sizeof(Unexpected));
   assert(!static_cast<ListHook&>(u).linked());
-  payload_bytes_ -= u.counted;
+  bytes_ -= u.counted;
   u.large.reset();
   if (u.shown != nullptr) {
     assert(!static_cast<ListHook&>(*u.shown).linked());
@@ -147,8 +155,10 @@ void UnexpectedMessages::drop(Unexpected& u) noexcept {
 
 Shown* UnexpectedMessages::keep_to_show(Unexpected& u) noexcept {
   assert(u.shown == nullptr);
+  if (!has_room_for(sizeof(Shown))) return nullptr;
   Shown* s = shown_.take();
   if (s == nullptr) return nullptr;
+  count(u, sizeof(Shown));
   *static_cast<ListHook*>(s) = {};
   s->recv_context = {};
   s->message = &u;
@@ -187,12 +197,10 @@ Shown* UnexpectedMessages::keep_to_show(qp::Qp& qp, const qp::Arrival& a,
 std::byte* UnexpectedMessages::room_in(Unexpected& u, uint64_t& n) noexcept {
   assert(u.shown != nullptr && u.bytes == u.shown->small.data());
   if (n > Shown::kSmall) {
-    u.large.reset(new (std::nothrow) std::byte[n]);
-    if (u.large == nullptr) {
-      n = Shown::kSmall;
-    } else {
+    if (make_large(u, n)) {
       u.bytes = u.large.get();
-      count(u, n);
+    } else {
+      n = Shown::kSmall;
     }
   }
   return u.bytes;

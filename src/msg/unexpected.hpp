@@ -4,11 +4,12 @@
 // Guarded by the engine's lock, as all of a matching. Every message is in exactly one list, or out
 // of all between remove() and drop(). Where receives may name a source, each also stands in the
 // list of its source: many peers may flood one. They come from a pool, and payload of a few bytes
-// lies in them. What does not fit in a message's cells is counted, so that peers can be asked to
-// keep theirs.
+// lies in them. What all of that takes is counted: so that peers can be asked to keep payload, and
+// because it has a limit, kMostBytes, above which messages are left in their rings.
 #pragma once
 
 #include <array>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,7 +43,7 @@ struct Unexpected : ListHook, BasicListHook<BySource> {
   };
   qp::Port* port;  // of the endpoint that it came to
   qp::Beside beside;
-  uint64_t counted;  // in payload_bytes()
+  uint64_t counted;  // in bytes()
   bool tagged;
   bool claimed;
   bool lost;         // claimed, and then its sender went with it
@@ -56,6 +57,9 @@ struct Unexpected : ListHook, BasicListHook<BySource> {
 
 class UnexpectedMessages {
  public:
+  // Of memory, but for what the allocator and the free lists add to it. A million short messages.
+  static constexpr size_t kMostBytes = 256 * 1024 * 1024;
+
   // directed: receives may name a source.
   explicit UnexpectedMessages(bool directed) noexcept;
   ~UnexpectedMessages();
@@ -67,10 +71,11 @@ class UnexpectedMessages {
   Unexpected* find(const qp::RecvWr& wr) noexcept;
   Unexpected* find_claimed(const void* context) noexcept;
 
-  // Copies the payload unless it is on offer. False: no memory, and nothing is kept.
+  // Copies the payload unless it is on offer. False: no memory, or kMostBytes of it are taken, and
+  // nothing is kept.
   bool keep(qp::Qp& qp, const qp::Arrival& a, uint64_t source) noexcept;
   // The same for a message that is to be shown, or one that has been kept; only find_claimed finds
-  // it, under the address of its RecvContext. Null: no memory, and all is as before.
+  // it, under the address of its RecvContext. Null: no memory, as above, and all is as before.
   Shown* keep_to_show(qp::Qp& qp, const qp::Arrival& a, uint64_t source) noexcept;
   Shown* keep_to_show(Unexpected& u) noexcept;
   // Where n bytes of it go that its sender keeps; fewer if there is no memory.
@@ -91,7 +96,8 @@ class UnexpectedMessages {
   // Those that `remote` sent are of `source` from here on.
   void name_source(const Address& remote, uint64_t source) noexcept;
 
-  size_t payload_bytes() const noexcept { return payload_bytes_; }
+  // What they take of memory.
+  size_t bytes() const noexcept { return bytes_; }
 
  private:
   using SourceList = List<Unexpected, BySource>;
@@ -107,9 +113,15 @@ class UnexpectedMessages {
   Book& book(bool tagged) noexcept { return tagged ? tagged_ : plain_; }
   Unexpected* make(qp::Qp& qp, const qp::Arrival& a, uint64_t source) noexcept;
   bool copy_payload(Unexpected& u, const qp::Arrival& a) noexcept;
+  bool has_room_for(uint64_t bytes) const noexcept {
+    assert(bytes_ <= kMostBytes);
+    return bytes <= kMostBytes - bytes_;
+  }
+  bool make_large(Unexpected& u, uint64_t n) noexcept;
   void count(Unexpected& u, uint64_t bytes) noexcept {
-    u.counted = bytes;
-    payload_bytes_ += bytes;
+    assert(has_room_for(bytes));
+    u.counted += bytes;
+    bytes_ += bytes;
   }
   bool list_by_source(Unexpected& u) noexcept;
   template <typename Which>
@@ -118,7 +130,7 @@ class UnexpectedMessages {
   void rename_if(Which which, uint64_t now) noexcept;
 
   const bool directed_;
-  size_t payload_bytes_ = 0;
+  size_t bytes_ = 0;
   Book plain_;
   Book tagged_;
   List<Unexpected> claimed_;

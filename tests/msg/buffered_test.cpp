@@ -22,7 +22,7 @@ class Shows : public testing::TestWithParam<LinkKind> {
     rule.receiver = this;
     EXPECT_TRUE(r.matcher->show_messages(rule));
   }
-  ~Shows() override { EXPECT_EQ(r.matcher->unexpected_payload_bytes(), 0u); }
+  ~Shows() override { EXPECT_EQ(r.matcher->unexpected_bytes(), 0u); }
 
   qp::Completion next() {
     EXPECT_TRUE(r.until([&] { return !r.cq().empty(); }));
@@ -101,7 +101,7 @@ TEST_P(Shows, while_memory_is_scarce_long_messages_by_their_first_bytes_only) {
   std::vector<qp::Completion> shown;
   bool scarce = false;
   while (!scarce || shown.size() < 3) {
-    ASSERT_LT(shown.size(), 2 * MatchCore::kPayloadLimit / kLimit);
+    ASSERT_LT(shown.size(), 2 * MatchCore::kPressureBytes / kLimit);
     ASSERT_TRUE(r.until([&] { return r.send(1, data, 0, false).ok(); }));
     scarce = r.matcher->under_pressure();
     shown.push_back(next());

@@ -41,7 +41,7 @@ TEST_P(MatchOne, posted_first_or_arrived_first_is_all_the_same) {
     }
   }
   EXPECT_EQ(r.received.value(), 2u * 2 * 4 * 2);
-  EXPECT_EQ(r.matcher->unexpected_payload_bytes(), 0u);
+  EXPECT_EQ(r.matcher->unexpected_bytes(), 0u);
 }
 
 TEST_P(MatchOne, first_posted_receive_that_matches_takes_it) {
@@ -340,7 +340,7 @@ TEST_P(Match, unexpected_payload_is_bounded_by_asking_for_offers) {
   r.poll(100);
   EXPECT_TRUE(r.matcher->under_pressure());
   EXPECT_EQ(r.pressure_told, 1);
-  EXPECT_LE(r.matcher->unexpected_payload_bytes(), MatchCore::kPayloadLimit + 3 * 512 * 1024);
+  EXPECT_LE(r.matcher->unexpected_bytes(), MatchCore::kPressureBytes + 3 * 512 * 1024);
   for (uint64_t i = 0; i < kMessages; ++i) {
     Guarded into(16 * 1024);
     r.receive(i, into, i);
@@ -348,11 +348,47 @@ TEST_P(Match, unexpected_payload_is_bounded_by_asking_for_offers) {
   }
   EXPECT_FALSE(r.matcher->under_pressure());
   EXPECT_EQ(r.pressure_told, 0);
-  EXPECT_EQ(r.matcher->unexpected_payload_bytes(), 0u);
+  EXPECT_EQ(r.matcher->unexpected_bytes(), 0u);
   r.poll(100);
   r.deliver(1, data);  // payload travels unasked again
-  EXPECT_EQ(r.matcher->unexpected_payload_bytes(), data.size());
+  EXPECT_EQ(r.matcher->unexpected_bytes(), sizeof(Unexpected) + data.size());
   EXPECT_FALSE(r.sender().qp->has_pending());
+}
+
+// Small messages travel as before when their senders are asked to offer the others.
+TEST(EarlyMessages, take_no_more_memory_than_they_may) {
+  Receiver r({.link = LinkKind::shm});
+  const auto data = pattern(wire::kMaxInline, 1);
+  const uint64_t each = sizeof(Unexpected) + data.size();
+  const uint64_t room = UnexpectedMessages::kMostBytes / each;
+  const uint64_t most = 2 * room;
+  uint64_t sent = 0;
+  const auto send_all = [&] {
+    for (int idle = 0; idle < 10; ++idle) {
+      for (; sent < most && r.send(sent, data); ++sent) idle = -1;
+      r.poll();
+    }
+  };
+  const auto is_full = [&] {
+    const uint64_t taken = r.matcher->unexpected_bytes();
+    return taken <= UnexpectedMessages::kMostBytes && taken > UnexpectedMessages::kMostBytes - each;
+  };
+  send_all();
+  EXPECT_TRUE(is_full());
+  EXPECT_TRUE(r.matcher->under_pressure());
+  EXPECT_GE(sent, room);
+  EXPECT_LT(sent, room + 1024) << "the others wait in the rings";
+  // what is wanted makes room for what waits
+  Guarded into(data.size());
+  for (uint64_t i = 0; i < 2000; ++i) {
+    r.receive(i, into, i);
+    ASSERT_TRUE(begins_with(into, data)) << i;
+  }
+  send_all();
+  EXPECT_TRUE(is_full());
+  EXPECT_GE(sent, room + 2000);
+  r.receive(2000, into, 2000);
+  EXPECT_TRUE(begins_with(into, data));
 }
 
 TEST_P(Match, lost_peer_takes_its_offers_along_and_ends_receives_that_name_it) {

@@ -190,7 +190,7 @@ TEST_P(MultiRecv, unexpected_messages_go_in_first_in_the_order_they_came) {
     EXPECT_TRUE(found) << i;
     EXPECT_TRUE(same_bytes(into.data() + at, data[i].data(), data[i].size())) << i;
   }
-  EXPECT_EQ(r.matcher->unexpected_payload_bytes(), 0u);
+  EXPECT_EQ(r.matcher->unexpected_bytes(), 0u);
 }
 
 TEST_P(MultiRecv, more_unexpected_messages_than_the_queue_holds_all_go_in) {

@@ -90,7 +90,7 @@ TEST_P(Peek, claimed_message_waits_for_its_claim) {
     EXPECT_EQ(probe(Action::claim, 1, 5, &into).error(), Errc::invalid);  // only once
     ASSERT_TRUE(r_.until([&] { return !r_.sender(0).qp->has_pending(); }));
   }
-  EXPECT_EQ(r_.matcher->unexpected_payload_bytes(), 0u);
+  EXPECT_EQ(r_.matcher->unexpected_bytes(), 0u);
 }
 
 TEST_P(Peek, claimed_message_can_be_discarded) {
@@ -104,7 +104,7 @@ TEST_P(Peek, claimed_message_can_be_discarded) {
     expect_gone(1);
     ASSERT_TRUE(r_.until([&] { return !r_.sender(0).qp->has_pending(); }));
   }
-  EXPECT_EQ(r_.matcher->unexpected_payload_bytes(), 0u);
+  EXPECT_EQ(r_.matcher->unexpected_bytes(), 0u);
 }
 
 TEST_P(Peek, discard_drops_the_first_match) {
@@ -118,7 +118,7 @@ TEST_P(Peek, discard_drops_the_first_match) {
     expect_gone(1, Action::peek_discard);
     ASSERT_TRUE(r_.until([&] { return !r_.sender(0).qp->has_pending(); }));
   }
-  EXPECT_EQ(r_.matcher->unexpected_payload_bytes(), 0u);
+  EXPECT_EQ(r_.matcher->unexpected_bytes(), 0u);
   EXPECT_EQ(r_.sender(0).port.tx.wqes.out(), 0u);
 }
 
