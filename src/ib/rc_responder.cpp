@@ -17,14 +17,6 @@ using wire::RcOp;
 using Receive = RcReceiver::Receive;
 using WildHead = wire::RcHeadFields<Wild>;
 
-namespace {
-
-Wild<uint64_t> address_of(const wire::RcWriteFields<Wild>& f) noexcept {
-  return Wild<uint64_t>(uint64_t{f.addr_hi.unchecked()} << 32 | f.addr_lo.unchecked());
-}
-
-}  // namespace
-
 // A NIC's acknowledgement of a send comes before the message that answers it, and programs with one
 // queue for both count on it: the peer has published what it executed before it published what is
 // at the head of our ring, so whatever that answers completes first.
@@ -101,10 +93,9 @@ bool RcResponder::write_fast(const WildHead& head, uint16_t len, const std::byte
       q_.lane_.may_execute() != ClaimVerdict::execute) {
     return false;
   }
-  const auto f = wire::load_rc<wire::RcWriteFields>(body);
+  const wire::RcTarget f = wire::load_rc_target(body);
   const protect::Checked checked = q_.spec_.keys->access().check(
-      execution_.ask(f.rkey, address_of(f), len, Rights::remote_write),
-      &execution_.access().hint());
+      execution_.ask(f.rkey, f.addr, len, Rights::remote_write), &execution_.access().hint());
   if (!checked || !checked.grant().copy_in(body + wire::kRcWriteOffset, len)) return false;
   if (has_imm) complete_fast(head, WcOpcode::recv_write_with_imm, len);
   return true;
@@ -203,8 +194,8 @@ bool RcResponder::execute(const RcMessage& m) noexcept {
 
 bool RcResponder::on_write(const RcMessage& m) noexcept {
   const ring::CellReader& cells = q_.lane_->request_rx.cells;
-  const auto f = wire::load_rc<wire::RcWriteFields>(cells.body());
-  const AccessAsk ask = execution_.ask(f.rkey, address_of(f), m.len, Rights::remote_write);
+  const wire::RcTarget f = wire::load_rc_target(cells.body());
+  const AccessAsk ask = execution_.ask(f.rkey, f.addr, m.len, Rights::remote_write);
   const bool has_imm = m.has(wire::kRcImm);
   const ClaimVerdict verdict = q_.lane_.may_execute();
   if (verdict == ClaimVerdict::wait) return false;

@@ -240,9 +240,20 @@ template <template <template <typename> class> class Fields>
 inline Fields<Wild> load_rc(const std::byte* body) noexcept {
   static_assert(sizeof(Fields<Wild>) == sizeof(Fields<Plain>));
   static_assert(kRcHeadBytes + sizeof(Fields<Wild>) + 4 <= ring::kBodyBytes);
-  Fields<Wild> f;
-  std::memcpy(&f, body + kRcHeadBytes, sizeof f);
-  return f;
+  return load_once<Fields<Wild>>(body + kRcHeadBytes);
+}
+// The same of a write in cells, its address in one.
+struct RcTarget {
+  Wild<uint64_t> addr;
+  Wild<uint32_t> rkey;
+};
+inline RcTarget load_rc_target(const std::byte* body) noexcept {
+  static_assert(offsetof(RcWrite, addr_hi) == sizeof(uint32_t));
+  uint64_t addr;
+  uint32_t rkey;
+  std::memcpy(&addr, body + kRcHeadBytes, sizeof addr);
+  std::memcpy(&rkey, body + kRcHeadBytes + offsetof(RcWrite, rkey), sizeof rkey);
+  return {Wild<uint64_t>(copied_once(addr)), Wild<uint32_t>(copied_once(rkey))};
 }
 inline void store_rc(std::byte* body, const RcHead& head) noexcept {
   const uint64_t all =
@@ -262,7 +273,7 @@ inline void store_srq_number(std::byte* body, RcOp op, uint32_t number) noexcept
 inline Wild<uint32_t> load_srq_number(const std::byte* body, RcOp op) noexcept {
   uint32_t number;
   std::memcpy(&number, body + kRcHeadBytes + rc_field_bytes(op), sizeof number);
-  return Wild<uint32_t>(number);
+  return copied_once(Wild<uint32_t>(number));
 }
 
 }  // namespace aperture::wire

@@ -318,9 +318,7 @@ template <typename Fields>
 inline Loaded<Fields> load_fields(const std::byte* body) noexcept {
   static_assert(kHeadBytes + sizeof(Fields) <= ring::kBodyBytes);
   static_assert(sizeof(Loaded<Fields>) == sizeof(Fields));
-  Loaded<Fields> f;
-  std::memcpy(&f, body + kHeadBytes, sizeof f);
-  return f;
+  return load_once<Loaded<Fields>>(body + kHeadBytes);
 }
 template <typename Fields>
 inline void store_fields(std::byte* body, const Fields& f) noexcept {
@@ -332,8 +330,10 @@ inline void store_fields(std::byte* body, const Fields& f) noexcept {
 static_assert(kHeadBytes + field_bytes(Op::write_bytes) + sizeof(uint64_t) <= ring::kBodyBytes);
 inline Wild<uint64_t> load_secret(const std::byte* body, Op op, uint8_t flags) noexcept {
   uint64_t secret = 0;
-  if ((flags & kRaw) != 0) [[unlikely]]
+  if ((flags & kRaw) != 0) [[unlikely]] {
     std::memcpy(&secret, body + kHeadBytes + field_bytes(op), sizeof secret);
+    secret = copied_once(secret);
+  }
   return Wild<uint64_t>(secret);
 }
 inline void store_secret(std::byte* body, Op op, uint8_t flags, uint64_t secret) noexcept {
