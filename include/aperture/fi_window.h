@@ -86,8 +86,8 @@ struct aperture_window_ops {
    * -FI_EBUSY         it is bound: invalidate it first
    * -FI_EACCES        the region lacks such a right
    * -FI_EDOMAIN       region or endpoint belong to another domain, or to another authorization key
-   * -FI_EOPBADSTATE   the region is not in force (not registered yet, not enabled, being closed),
-   *                   or the endpoint of `peer` is not enabled
+   * -FI_EOPBADSTATE   the region is not in force (not registered yet, not enabled, being closed,
+   *                   its endpoint is closed), or the endpoint of `peer` is not enabled
    * -FI_EINVAL        anything else in `bind`, such as a range that leaves the region
    * -FI_EBADFLAGS, -FI_ENOSPC, -FI_ENOMEM */
   int (*bind)(struct aperture_window* window, const struct aperture_window_bind* bind,

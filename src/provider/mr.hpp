@@ -81,6 +81,9 @@ struct Region {
   uint64_t base = 0;                           // what peers call its first byte
   uint64_t secret = 0;                         // second half of its raw key; 0: it has none
   bool enabled = false;
+  // An endpoint was bound to it, and may be closed by now: then nobody reaches it, and no other can
+  // be bound. Guarded by the engine's lock.
+  bool had_endpoint = false;
   uint64_t timer = 0;  // of a registration that is held back; the control thread's
   // SYNC POINT: region-state (the control thread publishes what it has registered)
   std::atomic<RegionState> state{RegionState::pending};

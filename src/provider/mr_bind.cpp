@@ -91,19 +91,27 @@ int bind_endpoint(Region& region, Ep& ep, uint64_t flags) {
   if (body.domain != region.domain)
     return refuse(-FI_EDOMAIN,
                   "fi_mr_bind: the endpoint belongs to another domain than the region");
-  if (region.endpoint != nullptr)
-    return refuse(-FI_EINVAL,
-                  "fi_mr_bind: an endpoint is bound to this region already; it can have one");
   const RegionRules& rules = region.domain->region_rules;
+  nic::EngineGuard guard(*region.domain->engine);
+  if (region.had_endpoint)
+    return refuse(-FI_EINVAL, "fi_mr_bind: an endpoint %s to this region already; it can have one",
+                  region.endpoint != nullptr ? "is bound" : "that is closed was bound");
   if ((rules.per_endpoint || rules.rma_event) && region.enabled) {
     return refuse_state("the region is enabled; bind its endpoint before fi_mr_enable");
   }
-  nic::EngineGuard guard(*region.domain->engine);
+  drop_ended_windows(region);
+  // what one of them gives, to everybody or to another endpoint, would be more than the region does
+  if (!region.windows.empty())
+    return refuse(-FI_EBUSY,
+                  "fi_mr_bind: %zu memory windows are bound to this region, such as the one with "
+                  "key 0x%" PRIx64 "; bind the region's endpoint first, its windows afterwards",
+                  region.windows.size(), region.windows.front()->entry.key);
   auto sides = add_sides(region);
   if (!sides) return fi_code(sides.error());
   assert(region.endpoint == nullptr && body.id != 0);
   body.regions.push_back(&region);
   region.endpoint = &body;
+  region.had_endpoint = true;
   for (protect::SideRecord* side : *sides) {
     side->endpoint = body.id;
     side->needs_endpoint = true;
@@ -309,6 +317,7 @@ int EpBody::check_regions() const noexcept {
 
 void EpBody::leave_regions() noexcept {
   for (Region* region : regions) {
+    assert(region->had_endpoint);
     region->endpoint = nullptr;
     // and no other can be bound: reached by nobody
     for_each_side(*region, [](protect::SideRecord& side) { side.endpoint = 0; });

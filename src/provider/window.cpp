@@ -223,6 +223,10 @@ int bind_now(Window& window, const aperture_window_bind& bind, const void* calle
                   "aperture_window bind: the window is bound (key 0x%" PRIx64
                   "); invalidate it first",
                   window.entry.key);
+  if (region.had_endpoint && region.endpoint == nullptr)
+    return refuse(-FI_EOPBADSTATE,
+                  "aperture_window bind: the endpoint that the region was bound to is closed, so "
+                  "nobody could reach the window; close the region and register it anew");
   const Result<protect::EndpointId> holder = holder_of(region, bind);
   if (!holder) return fi_code(holder.error());
   spec.bound_to = holder.value();

@@ -229,6 +229,36 @@ TEST_P(Windows, work_where_regions_belong_to_endpoints) {
   refused(w, 0, 8);
 }
 
+// Through a closed endpoint the region is not reached any more, nor through a window of it.
+TEST_P(Windows, are_not_bound_once_the_endpoint_of_their_region_is_closed) {
+  for (const int mode : {0, FI_MR_ENDPOINT}) {
+    open(options_of(mode));
+    target->open_sibling(options_of(mode));
+    ASSERT_EQ(target->reg(1, {{kPage, kPage}}, kLocal), 0);
+    ASSERT_EQ(target->bind_endpoint(1, true), 0);
+    ASSERT_EQ(target->enable(1), 0);
+    target->close_endpoint(true);
+    for (const uint64_t whom : {uint64_t{0}, kToEndpoint})
+      EXPECT_EQ(target->bind_window(1, 1, {0, 64}, kBoth, whom), -FI_EOPBADSTATE) << whom;
+    EXPECT_EQ(target->bind_endpoint(1), -FI_EINVAL) << "it had one";
+    EXPECT_EQ(target->close(1), 0);
+  }
+}
+
+TEST_P(Windows, come_after_the_endpoint_of_their_region) {
+  open_with_region();
+  const std::vector<uint8_t> sibling = target->open_sibling(options_of(0));
+  const Remote before = bind(1, {0, 64}, kBoth);
+  EXPECT_EQ(target->bind_endpoint(1), -FI_EBUSY) << "any endpoint leads to the window";
+  allowed(before, 0, 64);
+  ASSERT_EQ(target->invalidate(1), 0);
+  ASSERT_EQ(target->bind_endpoint(1), 0);
+  const Remote w = bind(1, {0, 64}, kBoth);
+  allowed(w, 0, 64);
+  reach(sibling);
+  refused(w, 0, 8);
+}
+
 TEST_P(Windows, know_the_pages_of_a_refresh) {
   open(options_of(FI_MR_MMU_NOTIFY));
   ASSERT_EQ(target->reg(1, {{0, 4 * kPage}}, kLocal), 0);
