@@ -132,6 +132,12 @@ Status KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideRecord> side, R
   return {};
 }
 
+bool KeyTable::is_in_use(DomainId pd, uint64_t key) const noexcept {
+  uint32_t resting = 0;
+  std::lock_guard guard(entries_.lock());
+  return chains_.is_taken(hash_key(pd, key), pd, key, resting);
+}
+
 Status KeyTable::enable(RegionHandle region) {
   std::lock_guard guard(entries_.lock());
   if (!entries_.in_force(region)) return Errc::no_entry;

@@ -6,7 +6,7 @@
 //   revocation()   closing regions                                            revocation.hpp
 //   accessors()    the peers that copy by themselves                          accessors.hpp
 //
-// Threads: add, enable and add_side from any thread (a lock, biased to the thread that does so
+// Threads: add, is_in_use, enable, add_side from any thread (a lock, biased to the one that does so
 // most); the parts say for themselves. Invariants: a region that can be reached was valid when it
 // was added (its range does not wrap, its rights are known, its domain is not 0); a (domain, key)
 // pair names at most one entry that is not FREE. (fi_mr(3); IBTA vol. 1, 10.6.)
@@ -73,6 +73,10 @@ class KeyTable {
     return made;
   }
   Status add(const RegionSpec& spec, std::unique_ptr<SideRecord> side, RegionHandle& made);
+  // Whether a region of that key is registered in that domain, or is being closed there. One domain
+  // of the application's has several of ours where it has several authorization keys, and a key
+  // that it chooses names one region among them all (fi_mr(3), "requested_key").
+  bool is_in_use(DomainId pd, uint64_t key) const noexcept;
   // Errors: no_entry (closed, or being closed).
   Status enable(RegionHandle region);
 

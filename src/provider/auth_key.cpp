@@ -3,7 +3,6 @@
 
 #include <cassert>
 
-#include "protect/domain_keys.hpp"
 #include "provider/domain.hpp"
 #include "provider/header_names.hpp"
 #include "provider/info_memory.hpp"
@@ -90,9 +89,7 @@ Status add_region_of(Domain& domain, const protect::RegionSpec& spec,
   // held until it is there: nobody takes the same key under another authorization key meanwhile
   const std::lock_guard guard(domain.auth_keys.mutex);
   for (const AuthKey& k : domain.auth_keys.all) {
-    if (k.pd != spec.pd && protect::key_in_use(table, k.pd, *spec.requested_key)) {
-      return Errc::no_key;
-    }
+    if (k.pd != spec.pd && table.is_in_use(k.pd, *spec.requested_key)) return Errc::no_key;
   }
   return table.add(spec, std::move(side), made);
 }

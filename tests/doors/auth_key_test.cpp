@@ -200,20 +200,22 @@ int register_as(fid_domain* domain, void* buf, size_t len, uint64_t key, const c
 }
 
 TEST_F(AuthKey, a_requested_key_in_use_under_another_of_the_domain_is_refused) {
-  Options o = with_keys("domain");
-  o.mr_mode = 0;
-  Node node(o);
-  char memory[64];
-  Fid<fid_mr> first;
-  ASSERT_EQ(register_as(node.domain(), memory, 64, 77, "one", 3, &first), 0);
-  EXPECT_EQ(register_as(node.domain(), memory, 64, 77, "two", 3), -FI_ENOKEY);
-  EXPECT_EQ(register_as(node.domain(), memory, 64, 77, nullptr, 0), -FI_ENOKEY);
-  EXPECT_EQ(register_as(node.domain(), memory, 64, 77, "one", 3), -FI_ENOKEY);
-  EXPECT_EQ(register_as(node.domain(), memory, 64, 78, "two", 3), 0);
-  Node other(o);
-  EXPECT_EQ(register_as(other.domain(), memory, 64, 77, "one", 3), 0) << "in another domain";
-  first.reset();
-  EXPECT_EQ(register_as(node.domain(), memory, 64, 77, "two", 3), 0) << "free again";
+  for (const int mode : {0, FI_MR_RAW}) {
+    Options o = with_keys("domain");
+    o.mr_mode = mode;
+    Node node(o);
+    char memory[64];
+    Fid<fid_mr> first;
+    ASSERT_EQ(register_as(node.domain(), memory, 64, 77, "one", 3, &first), 0);
+    EXPECT_EQ(register_as(node.domain(), memory, 64, 77, "two", 3), -FI_ENOKEY);
+    EXPECT_EQ(register_as(node.domain(), memory, 64, 77, nullptr, 0), -FI_ENOKEY);
+    EXPECT_EQ(register_as(node.domain(), memory, 64, 77, "one", 3), -FI_ENOKEY);
+    EXPECT_EQ(register_as(node.domain(), memory, 64, 78, "two", 3), 0);
+    Node other(o);
+    EXPECT_EQ(register_as(other.domain(), memory, 64, 77, "one", 3), 0) << "in another domain";
+    first.reset();
+    EXPECT_EQ(register_as(node.domain(), memory, 64, 77, "two", 3), 0) << "free again";
+  }
 }
 
 TEST_F(AuthKey, a_size_without_a_key_and_a_key_too_long_are_refused) {

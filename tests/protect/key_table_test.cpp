@@ -49,5 +49,23 @@ TEST_F(KeyTableTest, chosen_key_is_free_again_only_when_its_region_is_closed_for
   EXPECT_EQ(table->entries().regions(), 0u);
 }
 
+TEST_F(KeyTableTest, a_key_is_in_use_until_its_region_is_closed_for_good) {
+  auto side = std::make_unique<SideRecord>();
+  side->segments.push_back({reinterpret_cast<std::byte*>(kBase), kLength, std::nullopt, nullptr});
+  side->secret = 5;  // whoever asks does not have it
+  const RegionHandle raw = table->add(spec_with({.key = 42}), std::move(side)).value();
+  const RegionHandle shut = add(spec_with({.key = 43, .enabled = false}));
+  const RegionHandle bound = add(spec_with({.key = 44, .bound_to = 9}));
+  for (const RegionHandle& r : {raw, shut, bound}) {
+    EXPECT_TRUE(table->is_in_use(kPd, r.key)) << r.key;
+    EXPECT_FALSE(table->is_in_use(kOtherPd, r.key)) << r.key;
+    ASSERT_TRUE(table->revocation().begin(r));
+    EXPECT_TRUE(table->is_in_use(kPd, r.key)) << "it is being closed";
+    EXPECT_TRUE(table->revocation().poll(r));
+    EXPECT_FALSE(table->is_in_use(kPd, r.key)) << r.key;
+  }
+  EXPECT_FALSE(table->is_in_use(kPd, 45));
+}
+
 }  // namespace
 }  // namespace aperture::protect
