@@ -166,19 +166,28 @@ void fill(Mr& mr, const Wish& wish, const Pd& pd, protect::RegionHandle region) 
   mr.access = wish.access;
 }
 
-// Nothing older lands once this has answered 0. Outside every lock.
+// Nothing older lands once this has answered 0; else EBUSY. Outside every lock.
 int revoke(Context& context, protect::RegionHandle region, bool& revoking) noexcept {
   protect::KeyTable& keys = context.nic->keys();
   if (!revoking) {
     nic::EngineGuard guard(context.engine());
-    const Status s = keys.revocation().revoke_now(region);
-    if (s.error() != Errc::busy) return errno_of(s);
+    // no_entry: it is over already
+    if (keys.revocation().revoke_now(region).error() != Errc::busy) return 0;
   }
   revoking = true;
   if (!keys.revocation().wait_until_quiet(region, now_ns() + kQuietTimeoutNs) ||
       !keys.revocation().poll(region)) {
     return EBUSY;
   }
+  return 0;
+}
+
+// The same of the place that it was in before.
+int revoke_left(Mr& mr) noexcept {
+  assert(mr.left.generation == 0 || mr.left.key != mr.base.rkey);
+  bool revoking = true;
+  if (mr.left.generation != 0 && revoke(*mr.pd->context, mr.left, revoking) != 0) return EBUSY;
+  mr.left = {};
   return 0;
 }
 
@@ -288,11 +297,12 @@ int deregister(Mr& mr) {
                   "ibv_dereg_mr: %u memory windows are still bound to the region with rkey 0x%x; "
                   "invalidate or deallocate them first",
                   windows_bound(mr), mr.base.rkey);
-  if (const int error = revoke(context, mr.bindable.entry, mr.revoking); error == EBUSY)
+  const bool busy = revoke(context, mr.bindable.entry, mr.revoking) != 0;
+  if (busy || revoke_left(mr) != 0)
     return refuse(EBUSY,
                   "ibv_dereg_mr: a peer is still inside the region with rkey 0x%x and cannot be "
                   "fenced; everybody is refused from now on, call again",
-                  mr.base.rkey);
+                  busy ? mr.base.rkey : static_cast<uint32_t>(mr.left.key));
   KeyNumber::give_back(mr.base.rkey);
   {
     std::lock_guard guard(context.members_mutex);
@@ -370,7 +380,7 @@ void become(Mr& mr, const Wish& wish, Pd& pd, protect::RegionHandle fresh) noexc
 // The same place keeps its key, as devices do: the old region is over before the new one is in
 // force, and whoever comes between the two is refused.
 int reregister_place(Mr& mr, const Wish& wish, Pd& pd, const void* caller) {
-  if (const int error = revoke(*mr.pd->context, mr.bindable.entry, mr.revoking); error == EBUSY) {
+  if (const int error = revoke(*mr.pd->context, mr.bindable.entry, mr.revoking); error != 0) {
     APERTURE_WARN(
         "ibv_rereg_mr: a peer is still inside the region with rkey 0x%x and cannot be fenced; "
         "everybody is refused from now on, call again",
@@ -388,17 +398,26 @@ int reregister_place(Mr& mr, const Wish& wish, Pd& pd, const void* caller) {
 // Another place gets the next tag of the key, and is in force before the old one is revoked:
 // whoever holds the old key is refused from then on.
 int reregister_elsewhere(Mr& mr, const Wish& wish, Pd& pd, const void* caller) {
+  if (const int error = revoke_left(mr); error != 0) {
+    return failed(IBV_REREG_MR_ERR_INPUT,
+                  refuse(error,
+                         "%s: a peer is still inside the place where the region was before, under "
+                         "rkey 0x%x, and cannot be fenced; call again",
+                         wish.call, static_cast<uint32_t>(mr.left.key)));
+  }
   protect::RegionHandle fresh;
   if (const int error = enter(wish, pd, ibv_inc_rkey(mr.base.rkey), caller, fresh); error != 0) {
     return failed(IBV_REREG_MR_ERR_INPUT, error);
   }
+  const protect::RegionHandle old = mr.bindable.entry;
   bool revoking = mr.revoking;
-  const int error = revoke(*mr.pd->context, mr.bindable.entry, revoking);
+  const int error = revoke(*mr.pd->context, old, revoking);
   become(mr, wish, pd, fresh);
   if (error == 0) return 0;
+  mr.left = old;
   APERTURE_WARN(
       "ibv_rereg_mr: the region is registered anew, but a peer is still inside its old place and "
-      "cannot be fenced");
+      "cannot be fenced; ibv_dereg_mr() says when it is out");
   return failed(IBV_REREG_MR_ERR_CMD, error);
 }
 

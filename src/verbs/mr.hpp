@@ -20,6 +20,9 @@ struct Mr {
   unsigned access = 0;               // IBV_ACCESS_...
   bool is_dma_buf = false;
   bool revoking = false;  // refused to everybody; somebody was still inside when it was last tried
+  // The place that ibv_rereg_mr(3) took it from while somebody was inside, who may still be:
+  // refused to everybody, and ended by the next call. Generation 0: none.
+  protect::RegionHandle left{};
   Use use_pd;
   Use use_dm;
 };

@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "memory/device_memory.hpp"
@@ -155,8 +156,14 @@ bool get_from(int socket, T& value) {
   return ::recv(socket, &value, sizeof value, 0) == sizeof value;
 }
 
-// Has memory of a device, connects, and looks at nothing then: asked with a byte it says how many
-// copies it has made, and the sum of all bytes.
+// What a call answered, and errno.
+struct Answer {
+  int code, error;
+};
+
+// Has memory of a device, connects, and looks at nothing then. Asked with '?' it says how many
+// copies it has made, and the sum of all bytes; with 'm' it moves its region elsewhere, with 'd' it
+// deregisters it, and says what came of that.
 int own(int socket) {
   std::string why;
   const auto devices = Devices::open(DeviceKind::cuda, why);
@@ -166,8 +173,9 @@ int own(int socket) {
   DeviceMemory memory(*devices, kShared);
   const std::vector<uint8_t> zeros(kShared);
   if (!memory.write(0, zeros.data(), kShared)) return 4;
-  ibv_mr* const mr = ibv_reg_mr(pd, memory.at(), kShared, kEverything);
+  ibv_mr* mr = ibv_reg_mr(pd, memory.at(), kShared, kEverything);
   if (mr == nullptr) return 5;
+  std::vector<char> elsewhere(4096);
   {
     const End end(device.context, pd);
     Introduction peer{};
@@ -179,6 +187,17 @@ int own(int socket) {
     bring_up(end.qp, peer.qp);
     if (!put_to(socket, 'r')) return 6;
     for (char question; get_from(socket, question);) {
+      if (question != '?') {
+        errno = 0;
+        Answer answer{};
+        answer.code = question == 'd' ? ibv_dereg_mr(mr)
+                                      : ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr,
+                                                     elsewhere.data(), elsewhere.size(), 0);
+        answer.error = errno;
+        if (question == 'd' && answer.code == 0) mr = nullptr;
+        if (!put_to(socket, answer)) return 6;
+        continue;
+      }
       const uint64_t copies = devices->counts().copies;
       std::vector<uint8_t> bytes(kShared);
       if (!memory.read(bytes.data(), 0, kShared)) return 7;
@@ -187,9 +206,8 @@ int own(int socket) {
       if (!put_to(socket, copies) || !put_to(socket, sum)) return 6;
     }
   }
-  ibv_dereg_mr(mr);
-  ibv_dealloc_pd(pd);
-  return 0;
+  if (mr != nullptr && ibv_dereg_mr(mr) != 0) return 8;
+  return ibv_dealloc_pd(pd) == 0 ? 0 : 9;
 }
 
 class DeviceOfPeer : public testing::Test {
@@ -241,6 +259,11 @@ class DeviceOfPeer : public testing::Test {
     std::pair<uint64_t, uint64_t> answer{};
     EXPECT_TRUE(put_to(sockets_[0], '?') && get_from(sockets_[0], answer.first) &&
                 get_from(sockets_[0], answer.second));
+    return answer;
+  }
+  Answer tell(char what) const {
+    Answer answer{-1, -1};
+    EXPECT_TRUE(put_to(sockets_[0], what) && get_from(sockets_[0], answer));
     return answer;
   }
   ibv_wc_status run(ibv_wr_opcode opcode, uint32_t size, uint64_t offset) {
@@ -317,6 +340,36 @@ TEST_F(DeviceOfPeer, is_read_and_written_from_pieces_of_another) {
     EXPECT_EQ(ask().first, copies + 2) << "but for those by which it answered";
   }
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+// A driver's copy cannot be fenced. The place that the region was taken from is not its owner's
+// again before the copy is over, and until then nobody says so.
+TEST_F(DeviceOfPeer, is_not_the_owners_again_while_a_peer_is_in_the_place_that_its_region_left) {
+  if (!devices_->is_standin()) GTEST_SKIP() << "a real driver does not pause";
+  int pause[2] = {-1, -1};
+  ASSERT_EQ(::pipe2(pause, O_CLOEXEC), 0);
+  ::setenv("STANDIN_PAUSE_MS", "8000", 1);  // each call of the owner's gives up after one second
+  ::setenv("STANDIN_PAUSE_TELLS", std::to_string(pause[1]).c_str(), 1);
+  ibv_wc_status written = IBV_WC_GENERAL_ERR;
+  std::thread writer([&] { written = run(IBV_WR_RDMA_WRITE, 100, 0); });
+  char in_it = 0;
+  EXPECT_EQ(::read(pause[0], &in_it, 1), 1);
+  const Answer moved = tell('m');
+  EXPECT_EQ(moved.code, IBV_REREG_MR_ERR_CMD);
+  EXPECT_EQ(moved.error, EBUSY);
+  const Answer again = tell('m');
+  EXPECT_EQ(again.code, IBV_REREG_MR_ERR_INPUT) << "it would have left two places";
+  EXPECT_EQ(again.error, EBUSY);
+  const Answer early = tell('d');
+  writer.join();
+  ::unsetenv("STANDIN_PAUSE_MS");
+  ::unsetenv("STANDIN_PAUSE_TELLS");
+  EXPECT_EQ(early.code, EBUSY);
+  EXPECT_EQ(written, IBV_WC_SUCCESS) << "it had begun";
+  if (early.code == EBUSY) {
+    EXPECT_EQ(tell('d').code, 0);
+  }
+  for (const int fd : pause) ::close(fd);
 }
 
 }  // namespace
