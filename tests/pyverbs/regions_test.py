@@ -306,6 +306,17 @@ class Kinds(Regions):
                     self.assertEqual(bytes(self.memory.copy_from_dm(8 + address, 8)), b"written!")
                     self.memory.copy_to_dm(8 + address, b"replaced", 8)
 
+    def test_a_region_of_device_memory_stays_what_it_is(self):
+        region = self.device_memory(LOCAL | WRITE | ZERO_BASED)
+        other = self.region(LOCAL)
+        for flags, how in ((e.IBV_REREG_MR_CHANGE_ACCESS, (None, 0, 0, LOCAL)),
+                           (e.IBV_REREG_MR_CHANGE_PD, (self.domain(), 0, 0, 0)),
+                           (e.IBV_REREG_MR_CHANGE_TRANSLATION, (None, other.buf, SIZE, 0))):
+            self.assert_errno(errno.EINVAL, region.rereg, flags, *how)
+        self.assertEqual(self.write(0, region.rkey).status, e.IBV_WC_SUCCESS)
+        region.close()
+        self.memory.close()
+
     def test_device_memory_has_empty_regions_too(self):
         for offset in (0, 64, 128):
             with self.subTest(offset=offset):
