@@ -9,13 +9,18 @@
 namespace aperture::ib {
 
 Status WindowBook::enter_region(uint32_t key, const protect::BindableRegion& region) noexcept {
-  assert(find_region(key) == nullptr);
+  assert(regions_.find(protect::number_of_key(key)) == nullptr && region.entry.key == key);
   try {
     regions_.set(protect::number_of_key(key), region);
   } catch (const std::bad_alloc&) {
     return Errc::no_memory;
   }
   return {};
+}
+
+const protect::BindableRegion* WindowBook::find_region(uint32_t key) const noexcept {
+  const protect::BindableRegion* const region = regions_.find(protect::number_of_key(key));
+  return region != nullptr && region->entry.key == key ? region : nullptr;
 }
 
 Status WindowBook::enter_srq(uint32_t number, uint32_t xrc_domain, ReceiveQueue& srq) noexcept {

@@ -24,9 +24,8 @@ class WindowBook {
   // Regions that windows may be bound to, by the number of their keys.
   Status enter_region(uint32_t key, const protect::BindableRegion& region) noexcept;
   void remove_region(uint32_t key) noexcept { regions_.remove(protect::number_of_key(key)); }
-  const protect::BindableRegion* find_region(uint32_t key) const noexcept {
-    return regions_.find(protect::number_of_key(key));
-  }
+  // The one that has that very key now: it had another tag while it was registered elsewhere.
+  const protect::BindableRegion* find_region(uint32_t key) const noexcept;
 
   // XRC: the receive queue of that number in that domain, or nullptr.
   Status enter_srq(uint32_t number, uint32_t xrc_domain, ReceiveQueue& srq) noexcept;

@@ -33,7 +33,7 @@ const char* sentence(WindowAnswer answer) noexcept {
     case WindowAnswer::already_bound:
       return "a window of type 2 that is bound must be invalidated first";
     case WindowAnswer::other_number: return "the upper 24 bits of the key are not the window's";
-    case WindowAnswer::no_region: return "the memory region is not registered any more";
+    case WindowAnswer::no_region: return "no memory region has that key any more";
     case WindowAnswer::region_domain:
       return "window and memory region are of two protection domains";
     case WindowAnswer::not_bindable: return "the memory region does not allow windows";

@@ -99,7 +99,9 @@ constexpr void put_windows(Wording& w) noexcept {
       "post IBV_WR_LOCAL_INV, or let the peer send IBV_WR_SEND_WITH_INV, before IBV_WR_BIND_MW";
   to[WindowAnswer::other_number] =
       "give bind_mw.rkey as ibv_inc_rkey() makes it of the window's last rkey";
-  to[WindowAnswer::no_region] = "call ibv_dereg_mr() only after the window was unbound";
+  to[WindowAnswer::no_region] =
+      "bind by the lkey that the MR has now, and call ibv_dereg_mr() only after the window was "
+      "unbound";
   to[WindowAnswer::region_domain] = "call ibv_reg_mr() and ibv_alloc_mw() with the same PD";
   to[WindowAnswer::not_bindable] = "add IBV_ACCESS_MW_BIND to the access flags of ibv_reg_mr()";
   to[WindowAnswer::not_writable] = "add IBV_ACCESS_LOCAL_WRITE to the access flags of ibv_reg_mr()";

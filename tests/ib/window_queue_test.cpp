@@ -204,6 +204,23 @@ TEST_P(WindowQueue, bad_binds_fail_and_flush_the_rest) {
   }
 }
 
+// As ibv_rereg_mr(3) leaves a region that it has moved: the same number, with the next tag.
+TEST_P(WindowQueue, a_bind_by_a_key_that_its_region_has_no_more_fails) {
+  WindowPair p(GetParam());
+  const uint32_t key = p.window->key();
+  const BindWr before = p.bind_of(key);
+  p.region.entry.key = protect::next_tag(p.region_key());
+  ASSERT_TRUE(p.post_bind(1, before));
+  EXPECT_EQ(Side::take(p.b->send_cq).status, WcStatus::mw_bind_err);
+  EXPECT_FALSE(p.window->is_bound());
+}
+TEST_P(WindowQueue, a_bind_by_the_key_that_its_region_has_now_succeeds) {
+  WindowPair p(GetParam());
+  p.region.entry.key = protect::next_tag(p.region_key());
+  p.bound();
+  EXPECT_TRUE(p.window->is_bound());
+}
+
 TEST_P(WindowQueue, type_2_is_not_bound_again_before_it_is_invalidated) {
   WindowPair p(GetParam());
   const uint32_t key = p.bound();

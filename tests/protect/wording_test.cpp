@@ -173,7 +173,7 @@ TEST_F(WordingDoors, windows_say_what_was_asked_and_what_the_region_has) {
     expect_part(text, part);
   }
   bind.region = nullptr;
-  expect_part(explain(*window, bind, window->bind(bind)), "not registered any more");
+  expect_part(explain(*window, bind, window->bind(bind)), "no memory region has that key any more");
   expect_part(explain_invalidation(0x12345678, WindowAnswer::not_a_window, kVerbsWording),
               "invalidation of key 0x12345678 refused: no memory window has this key");
 }
