@@ -47,6 +47,10 @@ class Registration {
   virtual Kind kind() const noexcept = 0;
   // Its first byte: no address for the CPU.
   std::byte* begin() const noexcept { return const_cast<std::byte*>(at_); }
+  // Whether n bytes from that offset on are all of the range's.
+  bool covers(uint64_t offset, uint64_t n) const noexcept {
+    return offset <= len_ && n <= len_ - offset;
+  }
   // False: its driver lets no other process have that memory.
   virtual bool share(Share& /*out*/) const noexcept { return false; }
   // Copies n bytes into and out of it and returns when they are there. `at`: an address of the

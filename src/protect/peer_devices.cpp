@@ -12,7 +12,7 @@ namespace aperture::protect {
 
 const PeerDevices::Met* PeerDevices::learn(
     RegionRef life, std::shared_ptr<const memory::Registration> memory) noexcept {
-  assert(life.generation != 0 && find(life.generation) == nullptr);
+  assert(life.generation != 0 && find(life) == nullptr);
   Met met{life, std::move(memory)};
   if (met_.size() == kMost) {
     Met& place = met_[oldest_];

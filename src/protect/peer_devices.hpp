@@ -34,9 +34,10 @@ class PeerDevices {
   PeerDevices& operator=(const PeerDevices&) = delete;
 
   // Null: it was not met so far.
-  const Met* find(uint64_t generation) const noexcept {
+  const Met* find(RegionRef life) const noexcept {
     for (const Met& met : met_) {
-      if (met.life.generation == generation) return &met;
+      // both: an owner that lies gives one generation to two entries
+      if (met.life.generation == life.generation && met.life.index == life.index) return &met;
     }
     return nullptr;
   }

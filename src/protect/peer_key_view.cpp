@@ -285,7 +285,7 @@ const memory::Registration* PeerKeyView::find_device(pid_t owner, const EntryCop
     const uint64_t now = file_.entries[ref.index].state_gen.load(std::memory_order_acquire);
     return now != state_gen_of(ref.generation, EntryState::valid);
   };
-  if (const PeerDevices::Met* met = devices.find(life.generation)) return met->memory.get();
+  if (const PeerDevices::Met* met = devices.find(life)) return met->memory.get();
   devices.drop(is_over);
   uint64_t place = 0;
   memory::Share share;
@@ -314,6 +314,8 @@ const memory::Registration* PeerKeyView::find_device(pid_t owner, const EntryCop
   const memory::Registration* const device =
       ask.devices != nullptr ? find_device(owner, entry, *ask.devices) : nullptr;
   if (device == nullptr) return {Outcome::through_ring, Denial::none};
+  // the length was another one when it was opened: of the same life, so the owner is at fault
+  if (!device->covers(offset, ask.len)) return {Outcome::denied, Denial::out_of_range};
   const bool reads = ask.need == Rights::remote_read;
   // SYNC POINT: by-driver (relaxed: before the release store that pins)
   slot.by_driver.store(1, std::memory_order_relaxed);

@@ -29,9 +29,9 @@ DEVICE_MUTATIONS = [
     peer_key_view("a share is of the life that was met",
                   "  if (is_over(life)) return nullptr;\n", tests=VIEW),
     peer_key_view("a share is looked for once in a life",
-                  "  if (const PeerDevices::Met* met = devices.find(life.generation)) return "
+                  "  if (const PeerDevices::Met* met = devices.find(life)) return "
                   "met->memory.get();\n",
-                  "  if (const PeerDevices::Met* met = devices.find(life.generation);\n"
+                  "  if (const PeerDevices::Met* met = devices.find(life);\n"
                   "      met != nullptr && met->memory != nullptr) return met->memory.get();\n",
                   tests=VIEW),
     peer_key_view("what is over is let go", "  devices.drop(is_over);\n"),
@@ -39,6 +39,10 @@ DEVICE_MUTATIONS = [
                   "  slot.by_driver.store(1, std::memory_order_relaxed);\n"),
     peer_key_view("what a driver does not map is its owner's",
                   "  if (device == nullptr) return {Outcome::through_ring, Denial::none};\n",
+                  tests=VIEW),
+    peer_key_view("what was opened has an end",
+                  "  if (!device->covers(offset, ask.len)) return {Outcome::denied, "
+                  "Denial::out_of_range};\n",
                   tests=VIEW),
     Mutation("a buffer that is not pinned is copied first",
              "if (names_pinned(to, from)) {", "if (true) {", tests=DOOR,

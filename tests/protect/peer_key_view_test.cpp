@@ -495,23 +495,56 @@ TEST(HostileKeyFile, a_share_of_a_life_that_ended_meanwhile_is_not_used) {
     return static_cast<ssize_t>(to.iov_len);
   };
   EXPECT_EQ(file.write_by(*view, &devices), Outcome::through_ring);
-  EXPECT_EQ(devices.find(1), nullptr);
+  EXPECT_EQ(devices.find({0, 1}), nullptr);
+}
+
+// What was opened of an owner's memory, with 4096 bytes; copies nothing.
+class Opened final : public memory::Registration {
+ public:
+  Opened() noexcept : Registration(reinterpret_cast<const std::byte*>(0x10000), 4096) {}
+  memory::Kind kind() const noexcept override { return memory::Kind::cuda; }
+
+ private:
+  bool put(std::byte*, const void*, size_t) const noexcept override { return false; }
+  bool get(void*, const std::byte*, size_t) const noexcept override { return false; }
+};
+
+// 38: an owner that makes its region longer without another life, or gives one life to two entries
+TEST(HostileKeyFile, hostile_38_what_was_opened_of_a_device_ends_where_it_did) {
+  HandMadeDevice file;
+  Result<PeerKeyView> view = file.view();
+  ASSERT_TRUE(view);
+  view->set_copy_calls(nullptr, nullptr);
+  PeerDevices devices;
+  ASSERT_NE(devices.learn({0, 1}, std::make_shared<Opened>()), nullptr);
+  file.entry(0).length.store(uint64_t{1} << 40);
+  for (const uint64_t addr : {uint64_t{4096}, uint64_t{1} << 30, (uint64_t{1} << 40) - 1})
+    EXPECT_EQ(file.write_by(*view, &devices, addr), Outcome::denied) << addr;
+  EXPECT_EQ(file.write_by(*view, &devices, 4095), Outcome::through_ring) << "no driver, but right";
+}
+
+TEST(PeerDevicesTest, what_was_met_is_of_one_entry) {
+  PeerDevices devices;
+  ASSERT_NE(devices.learn({3, 1}, nullptr), nullptr);
+  EXPECT_NE(devices.find({3, 1}), nullptr);
+  EXPECT_EQ(devices.find({4, 1}), nullptr);
+  EXPECT_EQ(devices.find({3, 2}), nullptr);
 }
 
 TEST(PeerDevicesTest, lives_that_are_over_are_let_go_and_the_oldest_makes_room) {
   PeerDevices devices;
   for (uint32_t i = 1; i <= 200; ++i) {
     ASSERT_NE(devices.learn({i, i}, nullptr), nullptr);
-    EXPECT_NE(devices.find(i), nullptr);
-    EXPECT_EQ(devices.find(i)->life.index, i);
+    EXPECT_NE(devices.find({i, i}), nullptr);
+    EXPECT_EQ(devices.find({i, i})->life.index, i);
   }
-  EXPECT_EQ(devices.find(1), nullptr);
-  EXPECT_NE(devices.find(137), nullptr) << "of the last 64";
+  EXPECT_EQ(devices.find({1, 1}), nullptr);
+  EXPECT_NE(devices.find({137, 137}), nullptr) << "of the last 64";
   devices.drop([](const RegionRef& life) { return life.generation != 190; });
-  EXPECT_EQ(devices.find(200), nullptr);
-  EXPECT_NE(devices.find(190), nullptr);
+  EXPECT_EQ(devices.find({200, 200}), nullptr);
+  EXPECT_NE(devices.find({190, 190}), nullptr);
   devices.forget();
-  EXPECT_EQ(devices.find(190), nullptr);
+  EXPECT_EQ(devices.find({190, 190}), nullptr);
 }
 
 }  // namespace
