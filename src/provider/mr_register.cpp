@@ -181,11 +181,13 @@ int populate(const iovec& iov, uint64_t access) {
 
 int check_wish(const Domain& domain, const RegionWish& wish) {
   if (const int rc = check_buffers(domain, wish); rc != 0) return rc;
-  if ((wish.access & ~kAccess) != 0)
+  // it gives nothing: FI_SEND and FI_RECV beside it say what a collective call may do
+  const uint64_t known = kAccess | (domain.api_version >= kApi114 ? FI_COLLECTIVE : 0);
+  if ((wish.access & ~known) != 0)
     return refuse(-FI_EINVAL,
                   "fi_mr_reg: access 0x%" PRIx64
                   " has bits that fi_mr(3) does not know; use FI_SEND, FI_RECV, FI_READ, FI_WRITE, "
-                  "FI_REMOTE_READ, FI_REMOTE_WRITE",
+                  "FI_REMOTE_READ, FI_REMOTE_WRITE and, from API 1.14 on, FI_COLLECTIVE",
                   wish.access);
   if ((wish.flags & ~kRegistrationFlags) != 0)
     return refuse(-FI_EBADFLAGS,

@@ -130,11 +130,13 @@ inline constexpr size_t kMaxRegions = size_t{1} << 20;
 inline constexpr uint64_t kGenericTag = 0xaaaaaaaaaaaaaaaaull;  // 64 separate one-bit fields
 
 // Since 1.5 there are mr_mode bits, authorization keys and err_data_size; since 1.10 FI_HMEM and
-// FI_MR_HMEM; since 1.20 src_addr in error entries; since 1.22 descriptors that need not be given
-// are valid or NULL; since 2.5 regions that are bound to an endpoint are closed before it.
+// FI_MR_HMEM; since 1.14 regions for collective calls say so; since 1.20 src_addr in error entries;
+// since 1.22 descriptors that need not be given are valid or NULL; since 2.5 regions that are bound
+// to an endpoint are closed before it.
 inline constexpr uint32_t kApi15 = FI_VERSION(1, 5);
 inline constexpr uint32_t kApi17 = FI_VERSION(1, 7);  // buffered receives, and variable messages
 inline constexpr uint32_t kApiHmem = FI_VERSION(1, 10);
+inline constexpr uint32_t kApi114 = FI_VERSION(1, 14);
 inline constexpr uint32_t kApi120 = FI_VERSION(1, 20);
 inline constexpr uint32_t kApi121 = FI_VERSION(1, 21);
 inline constexpr uint32_t kApi122 = FI_VERSION(1, 22);

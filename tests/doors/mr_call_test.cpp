@@ -100,8 +100,10 @@ TEST(RegionCall, rights_that_the_page_does_not_know_are_refused) {
   EXPECT_EQ(reg({.access = 0}), 0) << "none at all is a choice";
   for (int bit = 0; bit < 64; ++bit) {
     const uint64_t right = uint64_t{1} << bit;
-    EXPECT_EQ(reg({.access = right}), (right & kAllAccess) != 0 ? 0 : -FI_EINVAL) << bit;
+    const bool known = (right & (kAllAccess | FI_COLLECTIVE)) != 0;
+    EXPECT_EQ(reg({.access = right}), known ? 0 : -FI_EINVAL) << bit;
   }
+  EXPECT_EQ(reg({.access = FI_COLLECTIVE | FI_SEND | FI_RECV}), 0);
 }
 
 TEST(RegionCall, a_requested_key_is_given) {

@@ -28,6 +28,15 @@ struct Registering : Bench {
   Opened<fid_mr> last;
 };
 
+TEST(RegionCalls, what_collective_calls_may_use_is_said_from_1_14_on) {
+  char c[8];
+  for (const uint64_t access : {FI_COLLECTIVE, FI_COLLECTIVE | FI_SEND | FI_RECV}) {
+    EXPECT_EQ(Registering({}, FI_VERSION(1, 13)).reg(c, 8, access, 1), -FI_EINVAL);
+    EXPECT_EQ(Registering({}, FI_VERSION(1, 14)).reg(c, 8, access, 1), 0);
+    EXPECT_EQ(Registering({}, FI_VERSION(2, 0)).reg(c, 8, access, 1), 0);
+  }
+}
+
 TEST(RegionCalls, bad_arguments_register_nothing) {
   Registering b;
   char c[8];
