@@ -254,8 +254,12 @@ void Cache::end(Entry& entry) noexcept {
 // --- changes ---
 
 void Cache::take_changes() noexcept {
-  if (changes_.was_lost()) [[unlikely]]
-    take({{0, ~uint64_t{0}}, Change::Kind::unmapped});
+  if (changes_.was_lost()) [[unlikely]] {
+    // among them may have been drops, whose pages are not gone yet
+    constexpr Range kAll{0, ~uint64_t{0}};
+    drops_.note(kAll, now_ns());
+    take({kAll, Change::Kind::unmapped});
+  }
   for (Change change; changes_.take(change);) take(change);
 }
 

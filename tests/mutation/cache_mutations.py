@@ -27,8 +27,8 @@ CACHE_MUTATIONS = [
           "        take_changes();\n        Entry* const entry = index_.find(range, access);",
           "        Entry* const entry = index_.find(range, access);"),
     cache("what was lost may have been anything",
-          "  if (changes_.was_lost()) [[unlikely]]\n"
-          "    take({{0, ~uint64_t{0}}, Change::Kind::unmapped});\n"),
+          "    take({kAll, Change::Kind::unmapped});\n"),
+    cache("drops may have been among what was lost", "    drops_.note(kAll, now_ns());\n"),
     cache("a fork shares all pages", "    take({{0, ~uint64_t{0}}, Change::Kind::shared});\n"),
     cache("a change while it is made keeps it from being kept",
           "if (entry.stale || drops_.any(entry.range, now_ns())) return false;",

@@ -224,6 +224,25 @@ TEST_F(Caching, memory_that_was_dropped_is_not_kept_until_it_surely_is) {
   EXPECT_EQ(cache_->kept(), 1u) << "elsewhere it is";
 }
 
+// Among what was lost there may have been drops.
+TEST_F(Caching, after_changes_that_were_lost_nothing_is_kept_for_as_long) {
+  for (size_t i = 0; i < Changes::kRoom; ++i) {
+    cache_->changes().put({pages(1000 + i, 1), Change::Kind::unmapped});
+  }
+  cache_->changes().put({pages(0, 1), Change::Kind::dropped});  // there is no room for it
+  cache_->on_changes();
+  touch(0, 1);
+  EXPECT_EQ(cache_->kept(), 0u);
+}
+TEST_F(Caching, after_drops_that_were_told_elsewhere_is_kept) {
+  for (size_t i = 0; i < 16; ++i) {
+    cache_->changes().put({pages(1000 + i, 1), Change::Kind::dropped});
+  }
+  cache_->on_changes();
+  touch(0, 1);
+  EXPECT_EQ(cache_->kept(), 1u);
+}
+
 TEST_F(Caching, without_a_monitor_nothing_is_kept) {
   auto alone = Cache::create(books_, {});
   ASSERT_TRUE(alone);
