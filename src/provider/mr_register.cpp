@@ -217,8 +217,11 @@ Status add_for_keys(Domain& domain, protect::RegionSpec spec, Region& region) {
 // Of a registration that has failed: its memory is the application's again.
 void drop_entries(Region& region) {
   protect::Revocation& revocation = region.domain->engine->keys().revocation();
-  for (size_t i = 0; i < region.entries(); ++i)
-    static_cast<void>(revocation.revoke_now(region.entry(i)));
+  {
+    const nic::EngineGuard guard(*region.domain->engine);
+    for (size_t i = 0; i < region.entries(); ++i)
+      static_cast<void>(revocation.revoke_now(region.entry(i)));
+  }
   static_cast<void>(wait_until_quiet(region));  // a key that was asked for may have been guessed
   for (size_t i = 0; i < region.entries(); ++i) static_cast<void>(revocation.poll(region.entry(i)));
 }
