@@ -369,7 +369,10 @@ int CudaDriver::submit_in(std::byte* at, const void* from, size_t n,
       static_cast<const std::byte*>(from) + n - 2;  // the last, and the one before again
   rows.to_device = to + n - 2;
   rows.width = rows.from_pitch = rows.to_pitch = 1;
-  return cu_.cuMemcpy2DAsync(&rows, stream);
+  const int second = cu_.cuMemcpy2DAsync(&rows, stream);
+  // the rows before are under way, and must not land once the copy has been refused
+  if (second != cu::kSuccess) cu_.cuStreamSynchronize(stream);
+  return second;
 }
 
 template <typename Submit>

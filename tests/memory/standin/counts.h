@@ -15,6 +15,7 @@ struct standin_counts {
   size_t marked;      /* allocations that got SYNC_MEMOPS; command lists where no kernel runs */
   size_t calls;       /* that could have failed, so far */
   size_t shared;      /* alive: allocations of other processes */
+  size_t loose;       /* copies under way in queues that were destroyed: they land some day */
 };
 
 /* "a stand-in for <library>: it has no device" */

@@ -412,8 +412,12 @@ STANDIN_EXPORT int cuStreamCreate(void** stream, unsigned flags) {
 }
 
 STANDIN_EXPORT int cuStreamSynchronize(void* handle) {
-  if (const int error = begin()) return error;
   auto* stream = static_cast<Stream*>(handle);
+  if (const int error = begin()) {
+    const std::lock_guard guard(state().lock);
+    if (state().is_stream(stream)) stream->under_way.clear();  // it is the copies that have failed
+    return error;
+  }
   std::vector<Copy> copies;
   {
     const std::lock_guard guard(state().lock);
@@ -433,5 +437,6 @@ STANDIN_EXPORT int cuStreamDestroy_v2(void* handle) {
   if (!state().is_stream(stream)) return kInvalidHandle;
   stream->alive = false;
   --counted().queues;
+  counted().loose += stream->under_way.size();
   return kOk;
 }

@@ -181,7 +181,7 @@ bool fails() {
 STANDIN_EXPORT void standin_count(standin_counts* to) {
   const standin::Counters& now = standin::counted();
   *to = {now.copies,  now.bytes,  now.allocations, now.queues, now.contexts,
-         now.watches, now.marked, now.calls,       now.shared};
+         now.watches, now.marked, now.calls,       now.shared, now.loose};
 }
 
 STANDIN_EXPORT void standin_fail(size_t nth) {

@@ -76,7 +76,7 @@ class Memory {
 
 struct Counters {
   std::atomic<size_t> copies{0}, bytes{0}, allocations{0}, queues{0}, contexts{0}, watches{0},
-      marked{0}, calls{0}, shared{0};
+      marked{0}, calls{0}, shared{0}, loose{0};
 };
 
 // The one of this library; never destroyed.
