@@ -44,6 +44,8 @@ DEVICE_MUTATIONS = [
                   "  if (!device->covers(offset, ask.len)) return {Outcome::denied, "
                   "Denial::out_of_range};\n",
                   tests=VIEW),
+    Mutation("what was met is of one entry", " && met.life.index == life.index", tests=VIEW,
+             file="protect/peer_devices.hpp"),
     Mutation("a buffer that is not pinned is copied first",
              "if (names_pinned(to, from)) {", "if (true) {", tests=DOOR,
              file="protect/peer_devices.cpp"),

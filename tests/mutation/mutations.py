@@ -139,6 +139,9 @@ TABLE = [
               "  if (chains_.is_taken(place.hash, spec.pd, place.key, place.resting)) return "
               "Errc::no_key;\n",
               "  (void)chains_.is_taken(place.hash, spec.pd, place.key, place.resting);\n"),
+    key_table("a key in use is taken",
+              "  return chains_.is_taken(hash_key(pd, key), pd, key, resting);\n",
+              "  return chains_.is_taken(hash_key(pd, key), pd, key, resting) && resting != 0;\n"),
     key_table("FI_KEY_NOTAVAIL cannot be requested",
               "  if (spec.requested_key == kNotAvail) return Errc::key_rejected;\n"),
     key_table("a range does not wrap",

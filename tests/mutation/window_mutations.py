@@ -134,6 +134,8 @@ WINDOWS = [
              file="ib/rc_requester.cpp", tests=QUEUE),
     Mutation("a fence is no matter of the fast path", "if ((wr.flags & ~kSignaled) != 0 || ",
              "if (", file="ib/rc_windows.cpp", tests=QUEUE),
+    Mutation("a region that was moved has another key", " && region->entry.key == key ?", " ?",
+             file="ib/window_book.cpp", tests=QUEUE),
     Mutation("an unsignaled bind is silent", "    if (!signals(wr)) return;\n",
              file="ib/send_queue.hpp", tests=QUEUE),
     Mutation("an unsignaled bind is silent behind others",
