@@ -91,14 +91,16 @@ Result<PublishedFile> make_published_memfd(const char* debug_name, size_t size_b
 }
 
 bool is_sealed_and_at_least(int fd, size_t size_bytes) noexcept {
-  struct stat st;
-  if (::fstat(fd, &st) != 0 || st.st_size < 0) return false;
-  if (static_cast<size_t>(st.st_size) < size_bytes) return false;
+  // first of all: what is sealed cannot shrink after the look at its size; and what has no seals
+  // may be a file of a file system that its sender serves, which would be asked, and waited for
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return false;
   // a file of huge pages can be sealed too, but touching its holes may still be SIGBUS
   struct statfs fs;
   if (::fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC) return false;
-  const int seals = ::fcntl(fd, F_GET_SEALS);
-  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+  struct stat st;
+  if (::fstat(fd, &st) != 0 || st.st_size < 0) return false;
+  return static_cast<size_t>(st.st_size) >= size_bytes;
 }
 
 Status allocate_pages(int fd, size_t offset, size_t len) noexcept {
