@@ -169,6 +169,7 @@ void StreamPeer::on_events() noexcept {
     // an answer was sent: bytes are rubbish, and an end means that it has come
     return go_down(Errc::shut_down);
   }
+  // twice at most, whatever is there: once it has asked, it is only heard that it withdraws that
   while (stage_ == Stage::asking && take_packet()) {
   }
 }
@@ -204,11 +205,17 @@ bool StreamPeer::take_packet() noexcept {
 bool StreamPeer::is_expected(wire::PeerMessage kind) const noexcept {
   using wire::PeerMessage;
   if (role_ == Role::acceptor) {
-    if (asked_) return kind == PeerMessage::withdraw;
+    // here nothing crosses that could make another one an honest mistake
+    if (asked_) return kind == PeerMessage::withdraw && withdraws_what_it_asked();
     return kind == PeerMessage::open || kind == PeerMessage::connect;
   }
   return asked_ && (kind == PeerMessage::accept || kind == PeerMessage::connected ||
                     kind == PeerMessage::reject || kind == PeerMessage::refuse);
+}
+
+bool StreamPeer::withdraws_what_it_asked() const noexcept {
+  const auto withdraw = wire::decode_withdraw(packet_.view());
+  return withdraw.ok() && withdraw.value().attempt.unchecked() == asked_->attempt;
 }
 
 // The packet as it was before its proof was put in.

@@ -94,6 +94,7 @@ class StreamPeer final : public Peer {
   void on_events() noexcept;
   bool take_packet() noexcept;
   bool is_expected(wire::PeerMessage kind) const noexcept;
+  bool withdraws_what_it_asked() const noexcept;
   void make_record(ListenerId listener, const Address& remote);
   void forget_record() noexcept;
   Result<std::unique_ptr<link::Lane>> make_lane(const Asked& asked, uint32_t domain,

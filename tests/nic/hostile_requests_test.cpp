@@ -181,6 +181,31 @@ TEST_F(HostileRequests, hostile_30_who_ends_in_the_middle_takes_the_request_alon
   expect_well(victim);
 }
 
+// Each would be looked for among all requests, as fast as they can be sent.
+TEST_F(HostileRequests, a_false_withdrawal_over_tcp_ends_the_connection) {
+  Passive victim;
+  RawClient far(victim.address);
+  far.hello.boot_id[0] ^= 1;
+  ASSERT_EQ(far.verdict(), wire::Verdict::stays);
+  wire::Connect connect;
+  connect.open = far.good_open();
+  connect.open.segment = Wild<uint32_t>(0);
+  ASSERT_TRUE(far.say(wire::encode(connect).view()));
+  const auto request = victim.next();
+  ASSERT_TRUE(request);
+  wire::Withdraw withdraw;
+  withdraw.attempt = Wild<uint32_t>(99);
+  std::vector<std::byte> many;
+  for (int i = 0; i < 1000; ++i) {
+    const auto packet = wire::encode(withdraw);
+    many.insert(many.end(), packet.view().begin(), packet.view().end());
+  }
+  ASSERT_TRUE(far.say(many));
+  EXPECT_TRUE(closed_by_peer(far.tcp.get()));
+  EXPECT_EQ(victim.gone(), request->id);
+  expect_well(victim);
+}
+
 TEST_F(HostileRequests, a_withdrawal_is_answered_once_and_a_false_one_not_at_all) {
   Passive victim;
   Asker asker(victim.address);
