@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdio>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
@@ -90,8 +91,6 @@ bool HostPeer::on_packet(wire::PeerMessage kind, Packet& packet) noexcept {
       return close.ok() && handle_lane_close(close.value());
     }
     case wire::PeerMessage::ring: return !channel_.same_user();  // on_drained() sees to it
-    case wire::PeerMessage::open:
-    case wire::PeerMessage::connect: note_opened(); break;
     default: break;
   }
   return dispatch(context_, kind, packet);
@@ -135,7 +134,7 @@ Status HostPeer::open(const LocalEnd& end, const Address& remote, const wire::Id
     memory_.release(place);
     return sent;
   }
-  note_opened();
+  time_newcomer();
   return {};
 }
 
@@ -145,6 +144,7 @@ Result<std::unique_ptr<link::Lane>> HostPeer::opened(const wire::Accept& accept,
   if (it == opening_.end()) return Errc::protocol;
   const Opening opening = std::move(it->second);
   opening_.erase(it);
+  time_newcomer();
   record = lanes_.at(opening.key);
   assert(record->lane == nullptr && !record->closed_here);
   if (!proves(accept.proof, opening.auth_key.get(), opening.statement, wire::Who::acceptor)) {
@@ -158,7 +158,9 @@ Result<std::unique_ptr<link::Lane>> HostPeer::opened(const wire::Accept& accept,
     auto theirs = memory_.learn(accept, packet);
     if (!theirs) return theirs.error();
     auto lane = memory_.make_lane(place_of(*record), record->remote, *std::move(theirs));
-    if (lane) record->lane = lane->get();
+    if (!lane) return lane;
+    record->lane = lane->get();
+    note_lane();
     return lane;
   });
 }
@@ -169,6 +171,7 @@ void HostPeer::open_rejected(uint32_t attempt) noexcept {
   const std::shared_ptr<PeerLane> record = lanes_.at(it->second.key);
   opening_.erase(it);
   finish(*record);
+  time_newcomer();
 }
 
 // --- accepting -----------------------------------------------------------------------------------
@@ -189,6 +192,7 @@ Result<std::shared_ptr<PeerLane>> HostPeer::hold(const LocalEnd& end, const wire
     return record;
   });
   if (!held) held_.erase(key);
+  time_newcomer();
   return held;
 }
 
@@ -216,6 +220,7 @@ Result<std::unique_ptr<link::Lane>> HostPeer::admit(const LocalEnd& end, PeerLan
   if (Status s = channel_.send(answer, beside.value().fds()); !s) return s.error();
   record.lane = lane->get();
   record.listener = end.listener;
+  note_lane();
   return lane;
 }
 
@@ -224,6 +229,7 @@ void HostPeer::let_go(PeerLane& record) noexcept {
   assert(!place_of(record).created_here && record.lane == nullptr);
   held_.erase(key);
   lanes_.erase(key);
+  time_newcomer();
 }
 
 // --- short messages ------------------------------------------------------------------------------
@@ -302,26 +308,37 @@ Peer::Pending HostPeer::look_after_pending() noexcept {
 }
 
 void HostPeer::open_within(uint64_t ns) noexcept {
-  newcomer_timer_ = context_.control.add_timer(now_ns() + ns, [this] {
+  assert(newcomer_ns_ == 0 && ns != 0);
+  newcomer_ns_ = ns;
+  time_newcomer();
+}
+
+// The time of a newcomer runs while it has no lane, and nobody has to decide whether it gets one:
+// the other side, which we have asked, or an application here. That it asks for one is nothing yet.
+void HostPeer::time_newcomer() noexcept {
+  const bool runs = newcomer_ns_ != 0 && opening_.empty() && held_.empty() && !is_down();
+  if (runs == (newcomer_timer_ != 0)) return;
+  if (!runs) return context_.control.cancel_timer(std::exchange(newcomer_timer_, 0));
+  newcomer_timer_ = context_.control.add_timer(now_ns() + newcomer_ns_, [this] {
     newcomer_timer_ = 0;
     go_down(Errc::timed_out);
   });
 }
 
-void HostPeer::note_opened() noexcept {
-  context_.control.cancel_timer(newcomer_timer_);
-  newcomer_timer_ = 0;
+void HostPeer::note_lane() noexcept {
+  newcomer_ns_ = 0;
+  time_newcomer();
 }
 
 void HostPeer::go_down(Errc why) noexcept {
   if (channel_.is_down()) return;
-  note_opened();
   const std::shared_ptr<Peer> keep = shared_from_this();
   if (why == Errc::protocol) {
     APERTURE_WARN("%s broke the wire protocol at first contact: its connection is closed",
                   name().c_str());
   }
   channel_.close();
+  time_newcomer();
   tell_down(context_, why);
   opening_.clear();
   held_.clear();

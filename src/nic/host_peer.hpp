@@ -94,12 +94,14 @@ class HostPeer final : public Peer, private PeerChannelHost {
   bool handle_lane_close(const wire::LaneClose& close) noexcept;
   void say(const wire::PeerPacket& packet) noexcept override;
   void finish(PeerLane& record) noexcept;
-  void note_opened() noexcept;
+  void time_newcomer() noexcept;
+  void note_lane() noexcept;
 
   const PeerContext context_;
   PeerChannel channel_;
   PeerMemory memory_;
   ControlThread::TimerId newcomer_timer_ = 0;
+  uint64_t newcomer_ns_ = 0;       // how long it may be here without a lane; 0: it has had one
   std::array<Address, 32> ports_;  // of it: note_port(); the oldest makes room
   size_t ports_noted_ = 0;
   std::unordered_map<uint32_t, Opening> opening_;  // by attempt

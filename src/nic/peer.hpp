@@ -192,7 +192,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
     bool stirs = false;  // some of it is new, or has moved since the last look
   };
   virtual Pending look_after_pending() noexcept { return {}; }
-  // It goes down unless a lane is asked for within so long.
+  // It goes down unless it has a lane within so long; while somebody decides about one it has time.
   virtual void open_within(uint64_t ns) noexcept = 0;
   // Ends it. The lanes' records forget their peer.
   virtual void go_down(Errc why) noexcept = 0;

@@ -153,6 +153,22 @@ TEST_F(HostileRequests, hostile_31_a_slow_handshake_is_cut_off_at_a_passive_endp
   contact().listener_limits.timeout_ns = 5'000'000'000;
 }
 
+TEST_F(HostileRequests, a_request_may_wait_for_as_long_as_it_likes_and_a_refused_one_is_no_lane) {
+  contact().listener_limits.timeout_ns = 200'000'000;
+  {
+    Passive victim;
+    Asker asker(victim.address);
+    ASSERT_TRUE(asker.ask(asker.good_connect()));
+    const auto request = victim.next();
+    ASSERT_TRUE(request);
+    EXPECT_FALSE(readable(asker.unix_socket.get(), 500)) << "the application has not answered";
+    contact().refuse(request->id, {});
+    EXPECT_TRUE(asker.refused());
+    EXPECT_TRUE(closed_by_peer(asker.unix_socket.get()));
+  }
+  contact().listener_limits.timeout_ns = 5'000'000'000;
+}
+
 TEST_F(HostileRequests, hostile_30_who_ends_in_the_middle_takes_the_request_along) {
   Passive victim;
   {

@@ -61,6 +61,25 @@ TEST_F(Hostile, hostile_31_a_handshake_that_stops_after_the_answer_is_cut_off) {
   expect_well(victim);
 }
 
+TEST_F(Hostile, hostile_31_who_asks_in_vain_is_cut_off_as_who_never_asks) {
+  set_timeouts(300'000'000);
+  Side victim;
+  RawClient refused(victim.address());
+  ASSERT_TRUE(refused.enter());
+  auto wrong = refused.good_open();
+  wrong.nonce[0] ^= 1;
+  EXPECT_EQ(refused.refusal(wrong), Why::bad_ticket);
+  EXPECT_TRUE(closed_by_peer(refused.unix_socket.get()));
+
+  RawClient taken(victim.address());
+  ASSERT_TRUE(taken.enter());
+  const auto said = taken.open(taken.good_open(), {sealed_segment(), doorbell()});
+  ASSERT_TRUE(said && said->accepted);
+  const HeldLane lane = victim.lane();
+  EXPECT_FALSE(readable(taken.unix_socket.get(), 700)) << "it has a lane";
+  EXPECT_TRUE(victim.silent(0));
+}
+
 TEST_F(Hostile, hostile_24_rubbish_is_closed_at_once) {
   Side victim;
   for (const char* text : {"GET / HTTP/1.0\r\n\r\n", "x", "APERTURF"}) {
