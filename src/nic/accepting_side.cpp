@@ -13,7 +13,7 @@ namespace aperture::nic {
 // --- at a doorway --------------------------------------------------------------------------------
 
 Holder AcceptingSide::holder_of(const Address& there, const Address& here) noexcept {
-  const auto owner = owners_.of_connection(there, here);
+  const auto owner = parts_.owners.of_connection(there, here);
   if (owner) return owner.value();
   return is_within_host(here, there) ? kNobody : holder_of_host(there);
 }
@@ -22,7 +22,7 @@ wire::Verdict AcceptingSide::validate(ListeningEnd& listener, const wire::Hello&
                                       Holder holder) noexcept {
   if (listener.what() == ListenFor::nobody) return wire::Verdict::wrong_destination;
   // whose user, or host, holds its share is told so before it costs more than that
-  if (parts_.peers.find(hello.incarnation) == nullptr && !parts_.peers.has_place_for(holder)) {
+  if (!parts_.peers.has(hello.incarnation) && !parts_.peers.has_place_for(holder)) {
     return wire::Verdict::busy;
   }
   Connector* const ours = parts_.connecting.find({listener.end.listener, hello.source});
@@ -142,7 +142,7 @@ ListeningEnd* AcceptingSide::opened_listener(Peer& peer, const wire::Open& open,
     return refuse(asked.why);
   }
   // the hello has shown it already where the ports are in another network namespace
-  if (!asked.is_from_its_source && !peer.speaks_for(open.source, owners_)) {
+  if (!asked.is_from_its_source && !peer.speaks_for(open.source, parts_.owners)) {
     return refuse(wire::Why::bad_ticket);
   }
   if (listener->what() != what) return refuse(wire::Why::wrong_kind);

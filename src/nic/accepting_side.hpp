@@ -8,7 +8,6 @@
 
 #include "nic/connecting_side.hpp"
 #include "nic/connection_requests.hpp"
-#include "nic/port_owner.hpp"
 
 namespace aperture::nic {
 
@@ -22,6 +21,7 @@ class AcceptingSide final : public DoorwayHost, public PeerAsks {
     LaneTable& lanes;
     ConnectingSide& connecting;
     ConnectionRequests& requests;
+    PortOwners& owners;
   };
   explicit AcceptingSide(const Parts& parts) noexcept : parts_(parts) {}
 
@@ -57,7 +57,6 @@ class AcceptingSide final : public DoorwayHost, public PeerAsks {
   void refuse_key(Peer& peer, const wire::Open& open, ListeningEnd& listener) noexcept;
 
   const Parts parts_;
-  PortOwners owners_;
 };
 
 }  // namespace aperture::nic

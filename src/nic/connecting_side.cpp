@@ -102,8 +102,10 @@ void ConnectingSide::on_connector_failed(Connector& connector, Errc why) noexcep
 
 void ConnectingSide::on_offer(Connector& connector, const wire::Answer& offer) noexcept {
   const bool stays = offer.verdict == wire::Verdict::stays;
-  const std::shared_ptr<HostPeer> known = stays ? nullptr : peers_.find(offer.incarnation);
+  const std::shared_ptr<HostPeer> known = stays ? nullptr : who_offers(connector, offer);
   if (known == nullptr) {
+    // who offers that without a ticket is asked, or nobody
+    if (!stays && offer.ticket == wire::kNoTicket) return connector.try_again();
     const Status joins =
         no_throw([&] { return stays ? stay(connector, offer) : join(connector, offer); });
     if (joins.ok()) return;
@@ -112,6 +114,32 @@ void ConnectingSide::on_offer(Connector& connector, const wire::Answer& offer) n
   }
   if (known->joined()) return open(connector, *known);
   connector.enter(Connector::Stage::joining, known.get());
+}
+
+// The process that has made this offer, if it is a peer already; nullptr: it is not known as one.
+std::shared_ptr<HostPeer> ConnectingSide::who_offers(const Connector& connector,
+                                                     const wire::Answer& offer) noexcept {
+  if (connector.connection() < 0) {
+    assert(offer.ticket == wire::kNoTicket);
+    return peers_.find_at(connector.remote());
+  }
+  return peers_.find(offer.incarnation, [&](const HostPeer& peer) {
+    return is_of_who_answered(peer, connector, offer);
+  });
+}
+
+// An incarnation is no secret, and anybody may have come by the one that this answer names: what is
+// for the port's owner is for the peer of its user alone. A process of our own user may say what it
+// likes where the kernel does not tell.
+bool ConnectingSide::is_of_who_answered(const HostPeer& peer, const Connector& connector,
+                                        const wire::Answer& offer) noexcept {
+  const bool is_ours = peer.may_ask_at_once();
+  // no port of another network namespace can be asked for its user
+  if (offer.verdict == wire::Verdict::meets) return is_ours || peer.was_met_at(connector.remote());
+  const auto user =
+      owners_.of_connection(connector.remote(), local_address(connector.connection()));
+  if (!user) return is_ours;
+  return user.value() == peer.uid() && (is_ours || !Identity::may_be_anybody(user.value()));
 }
 
 // Errors: no_fds, no_memory; and what another try may do better, since the name is gone then, or
@@ -123,10 +151,12 @@ Status ConnectingSide::join(Connector& connector, const wire::Answer& offer) {
   if (!socket) return socket.error();
   const auto who = peer_credentials(socket->get());
   if (!who) return who.error();
+  if (self_.is_passed_for(offer.incarnation, who.value().pid)) return Errc::protocol;
   std::shared_ptr<HostPeer> peer = peers_.make(*std::move(socket), who.value());
   if (peer == nullptr) return Errc::no_fds;
   if (!peer->begin(offer.nonce, connector.nonce(), offer.incarnation)) return Errc::peer_lost;
   if (meets) {
+    peer->note_met_at(connector.remote());
     APERTURE_INFO("%s shares memory with us: %s is met in the directory in APERTURE_SHARE",
                   connector.remote().print().c_str(), peer->name().c_str());
   }

@@ -12,6 +12,7 @@
 
 #include "nic/connector.hpp"
 #include "nic/lane_table.hpp"
+#include "nic/port_owner.hpp"
 
 namespace aperture::nic {
 
@@ -19,13 +20,14 @@ class ConnectingSide final : public PeerAnswers, private ConnectorHost {
  public:
   // What is passed outlives it; limits: as they are when a connect begins.
   ConnectingSide(ControlThread& control, const Identity& self, const Connector::Limits& limits,
-                 Listeners& listeners, Peers& peers, LaneTable& lanes) noexcept
+                 Listeners& listeners, Peers& peers, LaneTable& lanes, PortOwners& owners) noexcept
       : control_(control),
         self_(self),
         limits_(limits),
         listeners_(listeners),
         peers_(peers),
-        lanes_(lanes) {}
+        lanes_(lanes),
+        owners_(owners) {}
 
   // Contact::connect() and, with what the application says, Contact::request().
   void begin(ListenerId id, const Address& remote, const wire::PrivateData* request,
@@ -53,6 +55,10 @@ class ConnectingSide final : public PeerAnswers, private ConnectorHost {
   void on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexcept override;
   void on_refuse(Peer& peer, const wire::Refuse& refuse) noexcept override;
 
+  std::shared_ptr<HostPeer> who_offers(const Connector& connector,
+                                       const wire::Answer& offer) noexcept;
+  bool is_of_who_answered(const HostPeer& peer, const Connector& connector,
+                          const wire::Answer& offer) noexcept;
   Status join(Connector& connector, const wire::Answer& offer);
   Status stay(Connector& connector, const wire::Answer& offer);
   void open(Connector& connector, Peer& peer) noexcept;
@@ -64,6 +70,7 @@ class ConnectingSide final : public PeerAnswers, private ConnectorHost {
   Listeners& listeners_;
   Peers& peers_;
   LaneTable& lanes_;
+  PortOwners& owners_;
   uint32_t next_attempt_ = 1;
   std::map<EndPair, std::unique_ptr<Connector>> connectors_;
   std::unordered_map<uint32_t, Connector*> attempts_;  // the same, by attempt

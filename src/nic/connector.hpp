@@ -67,7 +67,8 @@ class Connector {
   const wire::Answer& offer() const noexcept { return offer_; }
   Peer* peer() const noexcept { return peer_; }
   void enter(Stage joining_or_opening, Peer* peer) noexcept;
-  // The TCP connection over which the offer came.
+  // The TCP connection over which the offer came; -1: over none.
+  int connection() const noexcept { return tcp_.get(); }
   ParentOnlyFd take_connection() noexcept;
 
   // The other side's connect goes first. Not for ever: who only says that it connects must not keep

@@ -342,6 +342,7 @@ void Doorway::on_knock(uint64_t ticket, Knock* knock) noexcept {
   const auto join = s.ok() ? wire::decode_join(packet.view()) : Result<wire::Join>(s.error());
   const auto who = peer_credentials(knock->socket.get());
   const bool welcome = join.ok() && who.ok() && join.value().incarnation == h.hello.incarnation &&
+                       !self_.is_passed_for(join.value().incarnation, who.value().pid) &&
                        wire::equal_in_constant_time(join.value().nonce, h.nonce);
   control_.unwatch(knock->watch);
   ParentOnlyFd socket = std::move(knock->socket);

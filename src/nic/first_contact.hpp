@@ -64,6 +64,7 @@ class FirstContact final : public Contact, private PeerHost {
   UniqueFd keys_read_only_;
   const Identity self_;
 
+  PortOwners owners_;
   // The sides are made before those who call them.
   ConnectingSide connecting_;
   AcceptingSide accepting_;

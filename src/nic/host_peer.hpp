@@ -26,6 +26,12 @@ class HostPeer final : public Peer, private PeerChannelHost {
   Status answer(const wire::Join& join, const wire::Id128& nonce) noexcept;
 
   bool joined() const noexcept { return channel_.joined(); }
+  uid_t uid() const noexcept { return channel_.uid(); }
+  // The owner of the port at that address, in another network namespace, has told its socket.
+  void note_met_at(const Address& remote) noexcept { met_at_ = remote.of_port().without_key(); }
+  bool was_met_at(const Address& remote) const noexcept {
+    return met_at_ == remote.of_port().without_key();
+  }
   // The port at that address is known to be its own: note_port(). It may have closed it since.
   bool has_port(const Address& at) const noexcept;
 
@@ -104,6 +110,7 @@ class HostPeer final : public Peer, private PeerChannelHost {
   uint64_t newcomer_ns_ = 0;       // how long it may be here without a lane; 0: it has had one
   std::array<Address, 32> ports_;  // of it: note_port(); the oldest makes room
   size_t ports_noted_ = 0;
+  Address met_at_;                                 // note_met_at(); without a port: not so
   std::unordered_map<uint32_t, Opening> opening_;  // by attempt
   std::unordered_map<LaneKey, Held> held_;         // the others' openings, not decided yet
 };

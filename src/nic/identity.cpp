@@ -37,17 +37,6 @@ bool read_number(const char* path, const char* format, uint64_t& number) noexcep
   return found;
 }
 
-// In a user namespace, whoever has no number there is told to be the overflow user, 65534: we, a
-// stranger, or both.
-bool may_be_overflow_user(uid_t uid) noexcept {
-  uint64_t users = 0;
-  uint64_t overflow = 0;
-  if (read_number("/proc/self/uid_map", "%*u %*u %" SCNu64, users) && users == kAllUsers) {
-    return false;
-  }
-  return !read_number("/proc/sys/kernel/overflowuid", "%" SCNu64, overflow) || overflow == uid;
-}
-
 DirectWish read_wish() noexcept {
   if (setting_is("APERTURE_CMA", "deny")) return DirectWish::deny;
   return setting_is("APERTURE_CMA", "allow") ? DirectWish::allow : DirectWish::if_possible;
@@ -91,11 +80,22 @@ uint64_t read_net_ns() noexcept {
   return inode_of("/proc/self/ns/net");
 }
 
+// In a user namespace, whoever has no number there is told to be the overflow user, 65534: we, a
+// stranger, or both.
+bool Identity::may_be_anybody(uid_t its_uid) noexcept {
+  uint64_t users = 0;
+  uint64_t overflow = 0;
+  if (read_number("/proc/self/uid_map", "%*u %*u %" SCNu64, users) && users == kAllUsers) {
+    return false;
+  }
+  return !read_number("/proc/sys/kernel/overflowuid", "%" SCNu64, overflow) || overflow == its_uid;
+}
+
 Identity Identity::read_user() noexcept {
   Identity id;
   id.user_ns = inode_of("/proc/self/ns/user");
   id.uid = ::geteuid();
-  id.uid_is_ours = !may_be_overflow_user(id.uid);
+  id.uid_is_ours = !may_be_anybody(id.uid);
   return id;
 }
 

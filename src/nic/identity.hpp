@@ -44,6 +44,12 @@ struct Identity {
 
   // Whether the process, whose ids a socket told, runs as the same user.
   bool same_user(pid_t there, uid_t its_uid) const noexcept;
+  // Whether that number may stand for more users than one, since not everybody has one here.
+  static bool may_be_anybody(uid_t its_uid) noexcept;
+  // Whether that process calls itself by the incarnation of this one, and is another.
+  bool is_passed_for(const wire::Id128& its_incarnation, pid_t its_pid) const noexcept {
+    return its_incarnation == incarnation && its_pid != pid;
+  }
   // Shared memory reaches there: the same kernel and the same abstract socket names.
   bool same_host(const wire::Id128& boot, uint64_t net) const noexcept {
     return !streams_only && boot == boot_id && net == net_ns;

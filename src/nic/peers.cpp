@@ -59,16 +59,8 @@ void Peers::adopt(std::shared_ptr<Peer> peer) {
   peers_.back()->open_within(limits_.timeout_ns);
 }
 
-std::shared_ptr<HostPeer> Peers::find_process(const auto& is_it) const noexcept {
-  for (const auto& peer : peers_) {
-    if (!peer->is_process() || peer->is_down()) continue;
-    if (is_it(static_cast<const HostPeer&>(*peer))) return std::static_pointer_cast<HostPeer>(peer);
-  }
-  return nullptr;
-}
-
-std::shared_ptr<HostPeer> Peers::find(const wire::Id128& incarnation) const noexcept {
-  return find_process([&](const HostPeer& peer) { return peer.incarnation() == incarnation; });
+bool Peers::has(const wire::Id128& incarnation) const noexcept {
+  return find(incarnation, [](const HostPeer&) { return true; }) != nullptr;
 }
 
 std::shared_ptr<HostPeer> Peers::find_at(const Address& remote) const noexcept {

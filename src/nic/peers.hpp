@@ -31,8 +31,13 @@ class Peers final : private link::PendingWatch {
   bool has_place_for(Holder user) const noexcept;
   // Takes it in, until remove(). By exception std::bad_alloc.
   void adopt(std::shared_ptr<Peer> peer);
-  // A process of this host that is not down; nullptr: there is none.
-  std::shared_ptr<HostPeer> find(const wire::Id128& incarnation) const noexcept;
+  // Whether a process of this host that is not down has said that it is this one.
+  bool has(const wire::Id128& incarnation) const noexcept;
+  // The first such process of which is_it(peer) holds; nullptr: there is none.
+  std::shared_ptr<HostPeer> find(const wire::Id128& incarnation, const auto& is_it) const noexcept {
+    return find_process(
+        [&](const HostPeer& peer) { return peer.incarnation() == incarnation && is_it(peer); });
+  }
   // Likewise one of our user, to which that port belongs: it can be asked without a ticket.
   std::shared_ptr<HostPeer> find_at(const Address& remote) const noexcept;
   // It is down: its segments come to rest.
@@ -46,7 +51,14 @@ class Peers final : private link::PendingWatch {
   Count count() const noexcept;
 
  private:
-  std::shared_ptr<HostPeer> find_process(const auto& is_it) const noexcept;
+  std::shared_ptr<HostPeer> find_process(const auto& is_it) const noexcept {
+    for (const auto& peer : peers_) {
+      if (!peer->is_process() || peer->is_down()) continue;
+      if (is_it(static_cast<const HostPeer&>(*peer)))
+        return std::static_pointer_cast<HostPeer>(peer);
+    }
+    return nullptr;
+  }
   void wake() noexcept override;
   void keep_watch() noexcept;
   void watch_over_pending() noexcept;
