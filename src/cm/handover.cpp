@@ -56,7 +56,8 @@ void Handover::on_readable() noexcept {
 
 Result<Handover::Passed> Handover::receive() noexcept {
   nic::Packet packet;
-  if (const Status s = nic::receive_packet(porter_.get(), packet); !s) return s.error();
+  if (const Status s = nic::receive_packet(porter_.get(), packet, nic::Expect::anything); !s)
+    return s.error();
   const auto note = wire::decode_porter_note(packet.view());
   if (!note.ok() || packet.fd_count != 1) return Errc::protocol;
   Passed passed;

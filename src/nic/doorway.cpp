@@ -317,7 +317,8 @@ void Doorway::on_side_door(uint64_t ticket) noexcept {
     if (socket.error() != Errc::again) drop(ticket);  // no descriptors: it may try again
     return;
   }
-  if (h.knocks.size() == kMaxKnocks) return;  // who does not say Join is no reason to hold more
+  // who does not say Join is no reason to hold more
+  if (h.knocks.size() == kMaxKnocks) return close_stranger(*std::move(socket));
   // without memory it is not let in, and may try again
   static_cast<void>(no_throw([&] {
     h.knocks.reserve(kMaxKnocks);
@@ -347,7 +348,7 @@ void Doorway::on_knock(uint64_t ticket, Knock* knock) noexcept {
   control_.unwatch(knock->watch);
   ParentOnlyFd socket = std::move(knock->socket);
   std::erase_if(h.knocks, [&](const auto& k) { return k.get() == knock; });
-  if (!welcome) return;
+  if (!welcome) return close_stranger(std::move(socket));
   // the nonce has let its process in; what remains of it is the ticket for Open
   close_side_door(h);
   const wire::Hello hello = h.hello;
@@ -357,9 +358,12 @@ void Doorway::on_knock(uint64_t ticket, Knock* knock) noexcept {
 void Doorway::close_side_door(Handshake& h) noexcept {
   control_.unwatch(h.side_door_watch);
   h.side_door_watch = 0;
-  h.side_door.reset();
+  close_listening(std::move(h.side_door));
   h.side_door_name.reset();
-  for (auto& knock : h.knocks) control_.unwatch(knock->watch);
+  for (auto& knock : h.knocks) {
+    control_.unwatch(knock->watch);
+    close_stranger(std::move(knock->socket));
+  }
   h.knocks.clear();
 }
 

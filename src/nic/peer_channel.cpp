@@ -9,6 +9,7 @@
 
 #include "base/clock.hpp"
 #include "base/no_throw.hpp"
+#include "nic/closer.hpp"
 
 namespace aperture::nic {
 
@@ -66,6 +67,7 @@ Status PeerChannel::answer(const wire::Join& join, const wire::Id128& nonce) noe
   incarnation_ = join.incarnation;
   if (Status s = watch(); !s) return s;
   learn(join);
+  allow_descriptors(socket_.get());  // before it hears that it may ask
   return send(wire::encode_joined(introduction(nonce)), {});
 }
 
@@ -85,6 +87,9 @@ void PeerChannel::learn(const wire::Join& join) noexcept {
 void PeerChannel::on_events() noexcept {
   const std::shared_ptr<void> keep = host_.keep();
   for (int i = 0; i < kPacketsAtOnce && !down_; ++i) {
+    if (!same_user_ && is_behind_with(uid()) && next_packet_brings_descriptors(socket_.get())) {
+      return host_.on_channel_lost(Errc::no_fds);
+    }
     Packet packet;
     const Status s = receive_packet(socket_.get(), packet);
     if (s.error() == Errc::again) break;
@@ -164,7 +169,8 @@ void PeerChannel::close() noexcept {
   control_.cancel_timer(flush_timer_);
   watch_ = flush_timer_ = 0;
   outbox_.clear();
-  socket_.reset();
+  if (same_user_) return socket_.reset();
+  close_aside(std::move(socket_), uid());
 }
 
 }  // namespace aperture::nic

@@ -7,6 +7,7 @@
 #include "base/barrier.hpp"
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "nic/closer.hpp"
 
 namespace aperture::nic {
 
@@ -26,7 +27,8 @@ constexpr Holding kHeldForPeer{.descriptors = 3, .bytes = 0};
 
 std::shared_ptr<HostPeer> Peers::make(ParentOnlyFd socket, const Credentials& credentials) const {
   auto peer = std::make_shared<HostPeer>(context_, std::move(socket), credentials);
-  if (peer->may_hold(kHeldForPeer)) return peer;
+  const bool is_behind = !peer->may_ask_at_once() && is_behind_with(credentials.uid);
+  if (!is_behind && peer->may_hold(kHeldForPeer)) return peer;
   APERTURE_WARN(
       "%s is turned away: that user's processes hold as many of our descriptors as they may; raise "
       "the limit (ulimit -n) if they are many",
@@ -49,8 +51,10 @@ std::shared_ptr<StreamPeer> Peers::make(ParentOnlyFd tcp, const wire::Id128& inc
 }
 
 bool Peers::has_place_for(Holder user) const noexcept {
-  return user == kNobody || user == context_.self.uid ||
-         context_.shares.has_room(user, kHeldForPeer);
+  if (user == kNobody || user == context_.self.uid) return true;
+  const bool is_of_this_host = user == static_cast<uid_t>(user);
+  if (is_of_this_host && is_behind_with(static_cast<uid_t>(user))) return false;
+  return context_.shares.has_room(user, kHeldForPeer);
 }
 
 void Peers::adopt(std::shared_ptr<Peer> peer) {

@@ -16,6 +16,7 @@
 
 #include "base/no_throw.hpp"
 #include "link/udp/udp.hpp"
+#include "nic/closer.hpp"
 
 namespace aperture::nic {
 
@@ -76,7 +77,29 @@ Address address_by(decltype(::getsockname)& ask, int fd) noexcept {
   return a ? a.value() : Address{};
 }
 
-void take_descriptors(const msghdr& message, Packet& packet, bool& too_many) noexcept {
+// Of Linux 6.16: whether descriptors may come by a unix socket.
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+
+// The kernel's own limit (SCM_MAX_FD): what of a packet finds no place here the kernel would close,
+// and have us wait for it.
+constexpr size_t kMostAtOnce = 253;
+
+uid_t user_at(int socket) noexcept {
+  const auto who = peer_credentials(socket);
+  return who.ok() ? who.value().uid : ~uid_t{0};  // a number of nobody's
+}
+
+bool may_bring_descriptors(int fd) noexcept {
+  int may = 1;
+  socklen_t len = sizeof may;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &may, &len) != 0 || may != 0;
+}
+
+// False: there was one that no honest side sends. All of those are closed aside.
+bool take_descriptors(int socket, const msghdr& message, Packet& packet, Expect what) noexcept {
+  bool sound = true;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
        c = CMSG_NXTHDR(const_cast<msghdr*>(&message), c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -85,13 +108,16 @@ void take_descriptors(const msghdr& message, Packet& packet, bool& too_many) noe
       int raw;
       std::memcpy(&raw, CMSG_DATA(c) + i * sizeof raw, sizeof raw);
       UniqueFd fd(raw);
-      if (packet.fd_count == packet.fds.size()) {
-        too_many = true;
+      const bool is_harmless = closes_at_once(raw);
+      if ((is_harmless || what == Expect::anything) && packet.fd_count < packet.fds.size()) {
+        packet.fds[packet.fd_count++] = move_high(std::move(fd));
         continue;
       }
-      packet.fds[packet.fd_count++] = move_high(std::move(fd));
+      sound = false;
+      if (!is_harmless) close_aside(std::move(fd), user_at(socket));
     }
   }
+  return sound;
 }
 
 }  // namespace
@@ -243,6 +269,7 @@ Result<ParentOnlyFd> listen_abstract(const wire::Id128& name) noexcept {
   if (!fd) return errc_from_errno(errno);
   sockaddr_un addr;
   const socklen_t len = abstract_address(name, addr);
+  set_flag(fd.get(), SOL_SOCKET, SO_PASSRIGHTS, 0);  // also of who comes by it
   if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&addr), len) != 0) return errc_from_errno(errno);
   if (::listen(fd.get(), 8) != 0) return errc_from_errno(errno);
   return fd;
@@ -265,6 +292,7 @@ Result<ParentOnlyFd> listen_in(int directory, const char* name) noexcept {
   if (!fd || ::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) return errc_from_errno(errno);
   sockaddr_un addr;
   const socklen_t len = address_in(directory, name, addr);
+  set_flag(fd.get(), SOL_SOCKET, SO_PASSRIGHTS, 0);  // also of who comes by it
   if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&addr), len) != 0) return errc_from_errno(errno);
   struct stat st;
   const bool is_sound = ::fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -334,10 +362,10 @@ Status send_packet(int fd, std::span<const std::byte> bytes, std::span<const int
   }
 }
 
-Status receive_packet(int fd, Packet& packet) noexcept {
+Status receive_packet(int fd, Packet& packet, Expect what) noexcept {
   assert(packet.fd_count <= packet.fds.size());
   iovec iov{packet.bytes.data(), packet.bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(wire::kMaxDescriptors * sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostAtOnce * sizeof(int))];
   msghdr message{};
   message.msg_iov = &iov;
   message.msg_iovlen = 1;
@@ -348,14 +376,36 @@ Status receive_packet(int fd, Packet& packet) noexcept {
     n = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   } while (n < 0 && errno == EINTR);
   if (n < 0) return errno == EAGAIN ? Errc::again : Errc::peer_lost;
-  bool too_many = false;
-  take_descriptors(message, packet, too_many);
+  const bool sound = take_descriptors(fd, message, packet, what);
   if (n == 0) return Errc::peer_lost;
   packet.size = static_cast<size_t>(n);
   assert(packet.size <= packet.bytes.size());
   packet.fds_lost = (message.msg_flags & MSG_CTRUNC) != 0;
-  if (too_many || (message.msg_flags & MSG_TRUNC) != 0) return Errc::protocol;
+  if (!sound || (message.msg_flags & MSG_TRUNC) != 0) return Errc::protocol;
   return {};
+}
+
+bool next_packet_brings_descriptors(int fd) noexcept {
+  msghdr message{};
+  // without a place for them they stay where they are, and the kernel says so
+  if (::recvmsg(fd, &message, MSG_PEEK | MSG_DONTWAIT) < 0) return false;
+  return (message.msg_flags & MSG_CTRUNC) != 0;
+}
+
+void allow_descriptors(int fd) noexcept {
+  set_flag(fd, SOL_SOCKET, SO_PASSRIGHTS, 1);
+}
+
+void close_listening(ParentOnlyFd socket) noexcept {
+  if (!socket || !may_bring_descriptors(socket.get())) return;
+  ::shutdown(socket.get(), SHUT_RDWR);  // nobody comes any more, and who has come goes first
+  while (auto one = accept_one(socket.get())) close_stranger(*std::move(one));
+}
+
+void close_stranger(ParentOnlyFd socket) noexcept {
+  if (!socket || !may_bring_descriptors(socket.get())) return;
+  const uid_t whose = user_at(socket.get());
+  close_aside(std::move(socket), whose);
 }
 
 }  // namespace aperture::nic

@@ -83,7 +83,20 @@ struct Packet {
 
 // Errors: again, peer_lost.
 Status send_packet(int fd, std::span<const std::byte> bytes, std::span<const int> fds) noexcept;
-// Errors: again, peer_lost (end), protocol (too long, too many descriptors).
-Status receive_packet(int fd, Packet& packet) noexcept;
+// Which descriptors may come with a packet.
+enum class Expect : uint8_t {
+  memory_and_bells,  // whose end keeps nobody waiting: closes_at_once()
+  anything,          // from whom we trust as far as that
+};
+// Errors: again, peer_lost (end), protocol (too long, too many descriptors, or of another kind).
+Status receive_packet(int fd, Packet& packet, Expect what = Expect::memory_and_bells) noexcept;
+// Asked without taking it.
+bool next_packet_brings_descriptors(int fd) noexcept;
+// Who comes by listen_abstract() and listen_in() can send none before this (Linux 6.16).
+void allow_descriptors(int fd) noexcept;
+// Closes what one of these listens with, or who came by it: nobody waits for what lies in there
+// unread (closer.hpp).
+void close_listening(ParentOnlyFd socket) noexcept;
+void close_stranger(ParentOnlyFd socket) noexcept;
 
 }  // namespace aperture::nic
