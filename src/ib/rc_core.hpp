@@ -27,6 +27,9 @@ class LaneHost {
   // while under way it changes nothing.
   virtual void want_lane() noexcept = 0;
   virtual void give_back(std::unique_ptr<link::Lane> lane) noexcept = 0;
+  // Outside of a poll, requests that had waited were executed, as many as one look takes. Whoever
+  // polls may sleep: what is left, and what is to be told the peer, is for him.
+  virtual void share_taken() noexcept = 0;
 };
 
 // A piece of an RDMA operation in the request ring, which we could claim.

@@ -248,8 +248,8 @@ bool RcQp::needs_polling() const noexcept {
 
 bool RcQp::needs_later_look() const noexcept {
   if (lost_until_ns_ != 0) return true;
-  return lane_ && (lane_.broken() || rnr_deadline_ns_ != 0 || !inflight_.empty() ||
-                   (responder_.is_held() && !responder_.receiver().is_waiting()));
+  return lane_ &&
+         (lane_.broken() || rnr_deadline_ns_ != 0 || !inflight_.empty() || responder_.is_held());
 }
 
 void RcQp::on_receive_posted() noexcept {
@@ -257,9 +257,12 @@ void RcQp::on_receive_posted() noexcept {
     return;
   responder_.receiver().stop_waiting();
   if (!is_up() || lost_until_ns_ != 0) return;
-  const LaneInUse in_use(*this);
-  responder_.poll();
-  end_if_broken();
+  {
+    const LaneInUse in_use(*this);
+    responder_.poll();
+    end_if_broken();
+  }
+  host_.share_taken();
 }
 
 }  // namespace aperture::ib

@@ -58,8 +58,7 @@ RcReceiver::Receive RcReceiver::take(const RcMessage& m) noexcept {
     return Receive::taken;
   }
   if (!q_.is_reliable()) return Receive::lost;
-  waiting_ = true;
-  queue->wait(q_);
+  waiting_ = queue->wait(q_);
   if (!rnr_told_) {
     rnr_told_ = true;
     execution_.respond({static_cast<uint8_t>(RcOp::rnr), 0, 0, q_.attr_.min_rnr_timer},

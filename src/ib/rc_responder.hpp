@@ -37,8 +37,10 @@ class RcResponder {
   RcReceiver& receiver() noexcept { return receiver_; }
   const RcReceiver& receiver() const noexcept { return receiver_; }
   // The head of the ring stays: it waits for room for its answer, for a claim to end, or for
-  // completions to be taken.
-  bool is_held() const noexcept { return turn_.is_held(q_.lane_->request_rx.cells); }
+  // completions to be taken. Not what waits for a receive: no room and no time helps it on.
+  bool is_held() const noexcept {
+    return !receiver_.is_waiting() && turn_.is_held(q_.lane_->request_rx.cells);
+  }
   bool is_streaming() const noexcept { return execution_.access().is_streaming(); }
   // What was half done with an earlier lane does not go on with the next. A receive that a message
   // of an unreliable connection had taken is for the next message.

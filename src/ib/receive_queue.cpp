@@ -5,6 +5,7 @@
 #include <bit>
 #include <new>
 
+#include "base/no_throw.hpp"
 #include "ib/queue_pair.hpp"
 
 namespace aperture::ib {
@@ -62,13 +63,9 @@ void ReceiveQueue::take(TakenRecv& out) noexcept {
   }
 }
 
-void ReceiveQueue::wait(QueuePair& qp) noexcept {
-  if (!shared_ || std::find(waiting_.begin(), waiting_.end(), &qp) != waiting_.end()) return;
-  try {
-    waiting_.push_back(&qp);
-  } catch (const std::bad_alloc&) {
-    // it is looked at again in its next poll all the same
-  }
+bool ReceiveQueue::wait(QueuePair& qp) noexcept {
+  if (!shared_ || std::find(waiting_.begin(), waiting_.end(), &qp) != waiting_.end()) return true;
+  return no_throw([&] { waiting_.push_back(&qp); }).ok();
 }
 
 void ReceiveQueue::forget(const QueuePair& qp) noexcept {

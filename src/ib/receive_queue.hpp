@@ -86,8 +86,9 @@ class ReceiveQueue {
     return ++head_;
   }
 
-  // Of a shared one: that queue pair has a message and no receive. It is told of the next post.
-  void wait(QueuePair& qp) noexcept;
+  // That queue pair has a message and no receive. It is told of the next post; false: there is no
+  // memory to note that in, and it has to look again by itself.
+  bool wait(QueuePair& qp) noexcept;
   void forget(const QueuePair& qp) noexcept;
   // It is about to be destroyed, and nothing names it any more: whoever waits looks again.
   void retire() noexcept;

@@ -81,6 +81,12 @@ void RcVerbsQp::give_back(std::unique_ptr<link::Lane> lane) noexcept {
   endpoint_.give_back(std::move(lane));
 }
 
+// Its peer has published all of it, and rings no more.
+void RcVerbsQp::share_taken() noexcept {
+  if (engine_.is_asleep() && qp_.anything_arrived()) return engine_.wakers().ring();
+  engine_.on_posted();
+}
+
 void RcVerbsQp::on_lane(std::unique_ptr<link::Lane> lane) noexcept {
   assert(lane != nullptr && early_ == nullptr);
   if (qp_.state() < QpState::rtr) {

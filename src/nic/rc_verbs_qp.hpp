@@ -30,6 +30,7 @@ class RcVerbsQp final : public VerbsQp,
  private:
   void want_lane() noexcept override;
   void give_back(std::unique_ptr<link::Lane> lane) noexcept override;
+  void share_taken() noexcept override;
   void on_lane(std::unique_ptr<link::Lane> lane) noexcept override;
   void on_no_lane(Errc why) noexcept override;
   void on_lane_down(Errc why) noexcept override;

@@ -143,6 +143,7 @@ class Game final : public ib::LaneHost,
   void give_back(std::unique_ptr<link::Lane> lane) noexcept override {
     returned_ = std::move(lane);
   }
+  void share_taken() noexcept override {}
   void on_completion_event() noexcept override {}
   void on_overrun() noexcept override { require(false, "a completion queue is overrun"); }
   void on_async_event(ib::AsyncEvent) noexcept override {}

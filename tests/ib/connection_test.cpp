@@ -377,5 +377,32 @@ TEST_P(Connections, a_lane_that_comes_back_begins_with_nothing_of_the_last) {
   EXPECT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1 && p.a->send_cq.size() == 1; }));
 }
 
+// --- receives that come late, while nobody polls ---
+
+// What waits for a receive waits for nothing that the peer does; once it is posted, what one look
+// leaves is told to whoever may have put the engine to sleep.
+TEST_P(Connections, a_message_that_waits_for_its_receive_lets_its_engine_sleep) {
+  constexpr size_t kLong = 128 * 1024;
+  ConnectedPair p(GetParam());
+  p.a->fill(0, pattern(kLong, 5));
+  ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, kLong));
+  p.settle();
+  p.b->qp->fall_asleep();
+  EXPECT_FALSE(p.b->qp->anything_arrived() || p.b->qp->needs_polling());
+  EXPECT_FALSE(p.b->qp->needs_later_look());
+  EXPECT_EQ(p.b->shares, 0);
+  ASSERT_TRUE(p.b->post_recv(2, 0, kLong));
+  EXPECT_EQ(p.b->shares, 1);
+  EXPECT_TRUE(p.b->qp->anything_arrived()) << "a first share is taken";
+  EXPECT_TRUE(p.b->recv_cq.empty());
+  p.b->qp->wake_up();
+  EXPECT_EQ(p.ends(p.b->recv_cq, 1), Ends{success});
+  EXPECT_EQ(p.ends(p.a->send_cq, 1), Ends{success});
+  EXPECT_EQ(p.b->bytes(0, kLong), pattern(kLong, 5));
+  // one that is there in time is nobody's business
+  ASSERT_TRUE(p.b->post_recv(3, 0, 8));
+  EXPECT_EQ(p.b->shares, 1);
+}
+
 }  // namespace
 }  // namespace aperture::ib::test

@@ -139,6 +139,7 @@ class Side final : public LaneHost, public Registered {
   void give_back(std::unique_ptr<link::Lane> lane) noexcept override {
     given_back = std::move(lane);
   }
+  void share_taken() noexcept override { ++shares; }
 
   protect::RegionHandle add(void* base, size_t len, Rights rights) {
     static uint64_t next_key = 0x1000;
@@ -211,6 +212,7 @@ class Side final : public LaneHost, public Registered {
   std::unique_ptr<RcQp> qp;
   std::unique_ptr<link::Lane> given_back;
   int wanted = 0;
+  int shares = 0;
   uint64_t polls = 0;
   LanePair* lanes = nullptr;  // which of them is moved with each poll
   LanePair::Of which = LanePair::Of::a;
