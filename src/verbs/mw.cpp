@@ -133,6 +133,7 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
       return refuse_post(kCall, ours, wr, fault);
     bind.rkey = object_of<Mw>(mw).window->next_key();
     const Status s = ours.core().post_send(wr);
+    ours.engine().on_posted();
     if (!s.ok()) return refuse(errno_of(s), "%s: %s", kCall, describe(s.error()));
     mw->rkey = bind.rkey;
     return 0;

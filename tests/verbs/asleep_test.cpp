@@ -199,5 +199,25 @@ TEST_P(Asleep, receives_that_messages_wait_for_take_them_and_their_senders_are_t
   expect_woken({&receives, &sends});
 }
 
+// The end of the send is nothing to anybody until the bind is posted, which completes after it.
+TEST_P(Asleep, a_bind_is_told_of_when_what_is_before_it_has_ended) {
+  ibv_mw* window = ibv_alloc_mw(there_pd_, IBV_MW_TYPE_1);
+  ASSERT_NE(window, nullptr);
+  {
+    const Sleeper binds(there->channel, there->cq);
+    ASSERT_EQ(there->send(8, 0), 0);
+    fall_asleep(Milliseconds(2500));  // it is told to have no receive, and expects one no more
+    ibv_mw_bind bind{};
+    bind.send_flags = IBV_SEND_SIGNALED;
+    bind.bind_info = {there->memory.mr, there->memory.at(), 8, IBV_ACCESS_REMOTE_READ};
+    ASSERT_EQ(ibv_bind_mw(there->qp, window, &bind), 0);
+    EXPECT_TRUE(binds.sleeps());
+    fall_asleep();
+    ASSERT_EQ(here->receive(8), 0);
+    expect_woken({&binds});
+  }
+  EXPECT_EQ(ibv_dealloc_mw(window), 0);
+}
+
 }  // namespace
 }  // namespace aperture::test
