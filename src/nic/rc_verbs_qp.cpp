@@ -49,7 +49,12 @@ Status RcVerbsQp::modify(const ib::QpAttributes& attr, uint32_t mask) noexcept {
   {
     const EngineGuard guard(engine_);
     qp_.modify(attr, mask);
-    if (early_ != nullptr) qp_.attach(std::move(early_));
+    if (early_ != nullptr) {
+      qp_.attach(std::move(early_));
+      // the peer counts on polls from now on, and the engine may have been put to sleep before
+      if (engine_.is_asleep()) engine_.wakers().ring();
+    }
+    engine_.on_posted();
   }
   until(engine_, [this] { return qp_.is_older_access_over(); });
   if (ends) {

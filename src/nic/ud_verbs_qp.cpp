@@ -61,6 +61,7 @@ Status UdVerbsQp::modify(const ib::QpAttributes& attr, uint32_t mask) noexcept {
   const EngineGuard guard(engine_);
   assert(started_);  // else it was never handed out
   qp_.modify(attr, mask);
+  engine_.on_posted();
   return {};
 }
 

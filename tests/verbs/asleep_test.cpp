@@ -219,5 +219,37 @@ TEST_P(Asleep, a_bind_is_told_of_when_what_is_before_it_has_ended) {
   EXPECT_EQ(ibv_dealloc_mw(window), 0);
 }
 
+TEST_P(Asleep, what_is_queued_before_the_queue_pair_may_send_again_is_sent) {
+  there->go_to(IBV_QPS_SQD);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(here->receive(8), 0);
+    ASSERT_EQ(there->send(8), 0);
+  }
+  const Sleeper receives(here->channel, here->cq, 3), sends(there->channel, there->cq, 3);
+  fall_asleep();
+  ASSERT_TRUE(receives.sleeps() && sends.sleeps());
+  there->go_to(IBV_QPS_RTS);
+  expect_woken({&receives, &sends});
+}
+
+// More than is copied directly at one go.
+TEST_P(Asleep, a_long_write_that_is_queued_before_the_queue_pair_may_send_again_is_done) {
+  constexpr uint32_t kLong = 40 << 20;
+  const Memory from(there_pd_, kLong, 'l'), to(here_pd_, kLong);
+  there->go_to(IBV_QPS_SQD);
+  ibv_sge sge = from.sge(0, kLong);
+  ibv_send_wr wr = send_wr(IBV_WR_RDMA_WRITE, sge);
+  wr.wr.rdma = {to.at(), to.mr->rkey};
+  ASSERT_EQ(post_wr(there->qp, wr), 0);
+  {
+    const Sleeper writes(there->channel, there->cq);
+    fall_asleep();
+    ASSERT_TRUE(writes.sleeps());
+    there->go_to(IBV_QPS_RTS);
+    expect_woken({&writes});
+  }
+  EXPECT_EQ(to.bytes, from.bytes);
+}
+
 }  // namespace
 }  // namespace aperture::test
