@@ -96,7 +96,10 @@ void RcQp::break_down() noexcept {
 void RcQp::take_what_arrived() noexcept {
   if (!is_up()) return;
   const LaneInUse in_use(*this);
-  execute_arrived([this] { return receiving_.cq() == nullptr || receiving_.cq()->has_room(); });
+  execute_arrived([this] {
+    const CompletionQueue* cq = responder_.receiver().completes_at();
+    return cq == nullptr || cq->has_room();
+  });
 }
 
 void RcQp::take_answers() noexcept {

@@ -36,6 +36,12 @@ ReceiveQueue* RcReceiver::queue_for(const RcMessage& m) noexcept {
   return q_.spec_.windows->find_srq(recv_srq_, q_.spec_.xrc_domain);
 }
 
+CompletionQueue* RcReceiver::completes_at() const noexcept {
+  if (q_.spec_.type != QpType::xrc_recv) return q_.receiving_.cq();
+  const ReceiveQueue* queue = q_.spec_.windows->find_srq(recv_srq_, q_.spec_.xrc_domain);
+  return queue != nullptr ? queue->cq() : nullptr;
+}
+
 void RcReceiver::forget_waiting() noexcept {
   if (!waiting_) return;
   waiting_ = false;

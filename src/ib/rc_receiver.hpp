@@ -30,6 +30,8 @@ class RcReceiver {
   // An XRC request works for the receive queue that it names: in its domain, with its completions.
   // False: it names none of ours.
   bool serve_xrc(const wire::RcMessage& m) noexcept;
+  // Where the messages that it serves complete. Null: nowhere yet, or that queue is gone.
+  CompletionQueue* completes_at() const noexcept;
   // A receive for the message at the head; if none is posted, the peer is told once. lost:
   // unreliable, and nobody has posted one. refused: the request is over.
   enum class Receive : uint8_t { taken, waits, lost, refused };

@@ -205,6 +205,28 @@ TEST_P(Connections, an_xrc_message_is_over_when_its_receive_queue_goes) {
   EXPECT_EQ(p.b->qp->state(), QpState::err);
 }
 
+// AddressSanitizer watches: it may not look at where its last message completed.
+TEST_P(Connections, an_xrc_queue_pair_outlives_the_queues_that_its_messages_completed_in) {
+  constexpr uint32_t kOther = XrcPair::kNumber + 1;
+  XrcPair p(GetParam());
+  auto cq = std::make_unique<CompletionQueue>(4, p.b->events, false);
+  auto srq = std::make_unique<ReceiveQueue>(4, 1, &p.b->events);
+  srq->serve_xrc(*cq, p.b->domain);
+  ASSERT_TRUE(p.b->windows.enter_srq(kOther, kXrcDomain, *srq));
+  const Sge s = p.b->sge(0, 8);
+  ASSERT_TRUE(srq->post({5, &s, 1}));
+  ASSERT_TRUE(p.send(1, kOther, 8));
+  ASSERT_TRUE(p.until([&] { return cq->size() == 1; }));
+  p.b->windows.remove_srq(kOther);
+  srq.reset();
+  cq.reset();
+  ASSERT_TRUE(p.post(6, 8));
+  ASSERT_TRUE(p.send(2, XrcPair::kNumber, 8));
+  p.move();
+  p.b->go_to(QpState::err);  // what has arrived is executed first
+  EXPECT_EQ(ends_of(p.b->recv_cq), Ends{success});
+}
+
 // --- unreliable connections ---
 
 Options unreliable() {

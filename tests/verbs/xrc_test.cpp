@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <utility>
+
 #include "verbs/ends.hpp"
 
 namespace aperture::test {
@@ -331,6 +333,28 @@ TEST_F(Xrc, completions_outlive_the_queue_pair_that_brought_them) {
   receiver_ = nullptr;
   EXPECT_EQ(there_->completion().wr_id, 6u);
   EXPECT_EQ(ibv_destroy_srq(srq), 0);
+}
+
+// AddressSanitizer watches: the queue pair may not look at where its last message completed.
+TEST_F(Xrc, a_queue_pair_outlives_the_queues_that_its_messages_completed_in) {
+  for (const bool modifies : {true, false}) {
+    connect_in(domain_);
+    ibv_cq* cq = ibv_create_cq(device_.context, 16, nullptr, nullptr, 0);
+    ibv_srq* srq = make_srq(domain_, cq);
+    ASSERT_EQ(receive(srq, 6, 0), 0);
+    ASSERT_EQ(send(number_of(srq)), 0);
+    EXPECT_EQ(End::completion_of(cq).wr_id, 6u);
+    EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(ibv_destroy_srq(srq), 0);
+    ASSERT_EQ(ibv_destroy_cq(cq), 0);
+    if (modifies) {
+      ibv_qp_attr attr{};
+      attr.qp_state = IBV_QPS_ERR;
+      EXPECT_EQ(ibv_modify_qp(receiver_, &attr, IBV_QP_STATE), 0);
+    }
+    EXPECT_EQ(ibv_destroy_qp(std::exchange(receiver_, nullptr)), 0);
+    EXPECT_EQ(ibv_destroy_qp(std::exchange(sender_, nullptr)), 0);
+  }
 }
 
 TEST_F(Xrc, one_queue_pair_has_several_faces_and_goes_with_the_last) {
