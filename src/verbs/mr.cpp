@@ -166,20 +166,27 @@ void fill(Mr& mr, const Wish& wish, const Pd& pd, protect::RegionHandle region) 
   mr.access = wish.access;
 }
 
+// It is refused from now on, and no window is bound to it any more. revoking: whether peers may
+// still be inside. Engine lock held.
+void begin_to_revoke(Context& context, protect::RegionHandle region, bool& revoking) noexcept {
+  if (revoking) return;
+  revoking = context.nic->keys().revocation().revoke_now(region).error() == Errc::busy;
+}
+
 // Nothing older lands once this has answered 0; else EBUSY. Outside every lock.
+int end_revoking(Context& context, protect::RegionHandle region, bool revoking) noexcept {
+  protect::Revocation& revocation = context.nic->keys().revocation();
+  const bool over = !revoking || (revocation.wait_until_quiet(region, now_ns() + kQuietTimeoutNs) &&
+                                  revocation.poll(region));
+  return over ? 0 : EBUSY;
+}
+
 int revoke(Context& context, protect::RegionHandle region, bool& revoking) noexcept {
-  protect::KeyTable& keys = context.nic->keys();
-  if (!revoking) {
+  {
     nic::EngineGuard guard(context.engine());
-    // no_entry: it is over already
-    if (keys.revocation().revoke_now(region).error() != Errc::busy) return 0;
+    begin_to_revoke(context, region, revoking);
   }
-  revoking = true;
-  if (!keys.revocation().wait_until_quiet(region, now_ns() + kQuietTimeoutNs) ||
-      !keys.revocation().poll(region)) {
-    return EBUSY;
-  }
-  return 0;
+  return end_revoking(context, region, revoking);
 }
 
 // The same of the place that it was in before.
@@ -341,8 +348,6 @@ int validate_change(Mr& mr, const Change& change) noexcept {
   if (mr.is_dma_buf)
     return refuse(EOPNOTSUPP, "%s: a region of a dma-buf stays what it is; register it anew",
                   kCall);
-  if (windows_bound(mr) != 0)
-    return refuse(EBUSY, "%s: a memory window is bound to the region", kCall);
   return 0;
 }
 
@@ -379,10 +384,21 @@ void become(Mr& mr, const Wish& wish, Pd& pd, protect::RegionHandle fresh) noexc
   mr.use_pd = Use(pd.uses);
 }
 
+int refuse_bound(const Wish& wish) noexcept {
+  return failed(IBV_REREG_MR_ERR_INPUT,
+                refuse(EBUSY, "%s: a memory window is bound to the region", wish.call));
+}
+
 // The same place keeps its key, as devices do: the old region is over before the new one is in
 // force, and whoever comes between the two is refused.
 int reregister_place(Mr& mr, const Wish& wish, Pd& pd, const void* caller) {
-  if (const int error = revoke(*mr.pd->context, mr.bindable.entry, mr.revoking); error != 0) {
+  Context& context = *mr.pd->context;
+  {
+    nic::EngineGuard guard(context.engine());
+    if (mr.windows.bound != 0) return refuse_bound(wish);
+    begin_to_revoke(context, mr.bindable.entry, mr.revoking);
+  }
+  if (const int error = end_revoking(context, mr.bindable.entry, mr.revoking); error != 0) {
     APERTURE_WARN(
         "ibv_rereg_mr: a peer is still inside the region with rkey 0x%x and cannot be fenced; "
         "everybody is refused from now on, call again",
@@ -400,6 +416,7 @@ int reregister_place(Mr& mr, const Wish& wish, Pd& pd, const void* caller) {
 // Another place gets the next tag of the key, and is in force before the old one is revoked:
 // whoever holds the old key is refused from then on.
 int reregister_elsewhere(Mr& mr, const Wish& wish, Pd& pd, const void* caller) {
+  Context& context = *mr.pd->context;
   if (const int error = revoke_left(mr); error != 0) {
     return failed(IBV_REREG_MR_ERR_INPUT,
                   refuse(error,
@@ -407,13 +424,18 @@ int reregister_elsewhere(Mr& mr, const Wish& wish, Pd& pd, const void* caller) {
                          "rkey 0x%x, and cannot be fenced; call again",
                          wish.call, static_cast<uint32_t>(mr.left.key)));
   }
-  protect::RegionHandle fresh;
-  if (const int error = enter(wish, pd, ibv_inc_rkey(mr.base.rkey), caller, fresh); error != 0) {
-    return failed(IBV_REREG_MR_ERR_INPUT, error);
-  }
   const protect::RegionHandle old = mr.bindable.entry;
+  protect::RegionHandle fresh;
   bool revoking = mr.revoking;
-  const int error = revoke(*mr.pd->context, old, revoking);
+  {
+    nic::EngineGuard guard(context.engine());
+    if (mr.windows.bound != 0) return refuse_bound(wish);
+    if (const int error = enter(wish, pd, ibv_inc_rkey(mr.base.rkey), caller, fresh); error != 0) {
+      return failed(IBV_REREG_MR_ERR_INPUT, error);
+    }
+    begin_to_revoke(context, old, revoking);
+  }
+  const int error = end_revoking(context, old, revoking);
   become(mr, wish, pd, fresh);
   if (error == 0) return 0;
   mr.left = old;

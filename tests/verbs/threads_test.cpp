@@ -123,6 +123,50 @@ TEST_F(Threads, make_and_destroy_objects_while_others_work) {
   working.join();
 }
 
+// Either a bind comes before ibv_rereg_mr, which refuses then, or it meets the region as it is now.
+TEST_F(Threads, bind_no_window_to_what_another_one_registers_anew) {
+  constexpr int kRounds = 100;
+  constexpr size_t kSize = 4096;
+  Memory region(pd_, kSize, '.', kEverything | IBV_ACCESS_MW_BIND);
+  std::vector<char> elsewhere(kSize);
+  const auto move_to = [&](char* to) {
+    errno = 0;
+    return ibv_rereg_mr(region.mr, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, to, kSize, 0);
+  };
+  int both = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    ibv_mw* window = ibv_alloc_mw(pd_, IBV_MW_TYPE_1);
+    ASSERT_NE(window, nullptr);
+    std::atomic<bool> begun{false};
+    std::thread binder([&] {
+      ibv_mw_bind bind{};
+      bind.send_flags = IBV_SEND_SIGNALED;
+      bind.bind_info = {region.mr, region.at(), 64, IBV_ACCESS_REMOTE_READ};
+      begun = true;
+      for (int i = 0; i < 50 * (round % 20); ++i) (void)begun.load();  // at different times
+      ASSERT_EQ(ibv_bind_mw(here_->qp, window, &bind), 0);
+    });
+    while (!begun) {
+    }
+    const bool moved = move_to(elsewhere.data()) == 0;
+    if (!moved) {
+      EXPECT_EQ(errno, EBUSY);
+    }
+    binder.join();
+    const bool bound = here_->completion().status == IBV_WC_SUCCESS;
+    both += moved && bound ? 1 : 0;
+    ASSERT_EQ(ibv_dealloc_mw(window), 0);
+    if (moved) {
+      ASSERT_EQ(move_to(region.bytes.data()), 0);
+    }
+    if (bound) continue;
+    ibv_qp_attr attr{};  // a bind that fails brings its queue pair into the error state
+    ASSERT_EQ(ibv_modify_qp(here_->qp, &attr, IBV_QP_STATE), 0);
+    bring_up(here_->qp, there_->qp->qp_num);
+  }
+  EXPECT_EQ(both, 0) << "of " << kRounds;
+}
+
 TEST_F(Threads, a_forked_child_may_become_another_program) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
