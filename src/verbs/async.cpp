@@ -10,6 +10,7 @@
 #include <cassert>
 
 #include "base/event_fd.hpp"
+#include "base/restart.hpp"
 #include "verbs/context.hpp"
 #include "verbs/cq.hpp"
 #include "verbs/entry.hpp"
@@ -47,7 +48,7 @@ void ReadyFd::set(bool ready) noexcept {
 int ReadyFd::wait() const {
   if (!blocks(fd_.get())) return EAGAIN;
   pollfd wanted{fd_.get(), POLLIN, 0};
-  return ::poll(&wanted, 1, -1) < 0 ? errno : 0;
+  return ::poll(&wanted, 1, -1) < 0 ? errno_of_wait(errno) : 0;
 }
 
 void AsyncQueue::push(const ibv_async_event& event) noexcept {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/cancellable.h"
+#include "base/restart.hpp"
 #include "verbs/cq.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/real.hpp"
@@ -272,7 +273,7 @@ int Channel::sleep() {
   if (has_event()) return 0;
   // where a lane must be polled, the control thread does that, and raises the event
   const int n = aperture_cancellable_poll(either, asleep ? 2 : 1, -1, nullptr, nullptr);
-  return n < 0 ? errno : 0;
+  return n < 0 ? errno_of_wait(errno) : 0;
 }
 
 bool Channel::has_event() noexcept {

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
+#include <functional>
 #include <thread>
 
 #include "verbs/ends.hpp"
@@ -433,6 +435,83 @@ TEST_F(Waiting, a_thread_that_is_cancelled_while_it_works_ends_between_two_calls
     ASSERT_EQ(::pthread_join(thread, &result), 0);
     EXPECT_EQ(result, PTHREAD_CANCELED);
   }
+}
+
+// --- signals: a wait is a read(2) to its program, and after a handler goes on or ends as one ---
+
+std::atomic<int> handled{0};
+
+// SIGUSR1 with a handler, for as long as it lives.
+class Handler {
+ public:
+  explicit Handler(int flags) {
+    struct sigaction action {};
+    action.sa_handler = [](int) { handled.fetch_add(1); };
+    action.sa_flags = flags;
+    EXPECT_EQ(::sigaction(SIGUSR1, &action, &before_), 0);
+  }
+  ~Handler() { ::sigaction(SIGUSR1, &before_, nullptr); }
+  Handler(const Handler&) = delete;
+  Handler& operator=(const Handler&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
+// A thread in one of the two calls that wait; what the call has ended with.
+template <typename Wait>
+int errno_after_signals(Wait&& wait, int flags, const std::function<void()>& end_it) {
+  const Handler handler(flags);
+  std::atomic<int> error{-1};
+  std::thread waiter([&] {
+    errno = 0;
+    error = wait() ? 0 : errno;
+  });
+  for (int i = 0; i < 3 && error == -1; ++i) {
+    fall_asleep();
+    const int before = handled;
+    EXPECT_EQ(::pthread_kill(waiter.native_handle(), SIGUSR1), 0);
+    while (handled == before) std::this_thread::yield();
+    fall_asleep();
+  }
+  if (error == -1) end_it();
+  waiter.join();
+  return error;
+}
+
+TEST_F(Waiting, for_a_completion_event_goes_on_after_signals_as_a_read_does) {
+  const Line line(here_.context, here_pd_, there_.context, there_pd_);
+  const auto wait = [&] { return line.wait(); };
+  const auto send = [&] {
+    line.send();
+    EXPECT_EQ(line.peer->completion().status, IBV_WC_SUCCESS);
+  };
+  for (int round = 0; round < 3; ++round) {
+    line.expect_message();
+    EXPECT_EQ(errno_after_signals(wait, SA_RESTART, send), 0);
+    EXPECT_EQ(line.end->completion().wr_id, 7u);
+  }
+  line.expect_message();
+  EXPECT_EQ(errno_after_signals(wait, 0, send), EINTR);
+}
+
+TEST_F(Waiting, for_an_asynchronous_event_goes_on_after_signals_as_a_read_does) {
+  const Line line(here_.context, here_pd_, there_.context, there_pd_);
+  const auto wait = [&] {
+    ibv_async_event event{};
+    if (ibv_get_async_event(here_.context, &event) != 0) return false;
+    EXPECT_EQ(event.event_type, IBV_EVENT_SQ_DRAINED);
+    ibv_ack_async_event(&event);
+    return true;
+  };
+  const auto drain = [&] {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_SQD;
+    attr.en_sqd_async_notify = 1;
+    EXPECT_EQ(ibv_modify_qp(line.end->qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
+  };
+  EXPECT_EQ(errno_after_signals(wait, SA_RESTART, drain), 0);
+  EXPECT_EQ(errno_after_signals(wait, 0, drain), EINTR);
 }
 
 // A NIC's acknowledgement of a send comes before the message that answers it.
