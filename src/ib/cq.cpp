@@ -18,11 +18,16 @@ CompletionQueue::CompletionQueue(uint32_t capacity, CqEvents& events, bool times
       capacity_(capacity),
       timestamps_(timestamps) {}
 
-void CompletionQueue::on_full() noexcept {
+Cqe* CompletionQueue::on_full() noexcept {
   assert(!has_room());
-  if (overrun_) return;
+  if (ignores_overrun_) {
+    pop();
+    return &slots_[tail_ & mask_];
+  }
+  if (overrun_) return nullptr;
   overrun_ = true;
   events_.on_overrun();
+  return nullptr;
 }
 
 void CompletionQueue::stamp(Cqe& slot) const noexcept {

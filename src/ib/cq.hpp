@@ -4,7 +4,9 @@
 // A plain ring under its context's engine lock. It holds as many entries as it was made for: one
 // more is an overrun, which is told once as an asynchronous event, and the queue pair whose
 // completion is lost goes to the error state. An entry that is taken gives the slots of its queue
-// back (a WR occupies its queue until its completion, or a later one, has been polled).
+// back (a WR occupies its queue until its completion, or a later one, has been polled). A queue
+// that ignores overruns puts the new entry in the place of the oldest, which is lost, and tells
+// nobody.
 #pragma once
 
 #include <cstdint>
@@ -73,15 +75,20 @@ class CompletionQueue {
   bool empty() const noexcept { return head_ == tail_; }
   bool has_room() const noexcept { return size() != capacity_; }
   bool overrun() const noexcept { return overrun_; }
+  // From now on, before anything completes here: ibv_create_cq_ex(3).
+  void ignore_overrun() noexcept { ignores_overrun_ = true; }
 
   // The place of one more completion, which holds an old one: all of it is to be set, and then
   // handed in by push(). nullptr: overrun; the completion is lost.
   Cqe* next() noexcept {
-    if (size() == capacity_) [[unlikely]] {
-      on_full();
-      return nullptr;
-    }
+    if (size() == capacity_) [[unlikely]]
+      return on_full();
     return &slots_[tail_ & mask_];
+  }
+  // The same where has_room() has been asked.
+  Cqe& next_in_room() noexcept {
+    APERTURE_DEBUG_ASSERT(has_room());
+    return slots_[tail_ & mask_];
   }
   void push() noexcept {
     APERTURE_DEBUG_ASSERT(has_room());
@@ -114,7 +121,7 @@ class CompletionQueue {
   void forget(const QueuePair& qp) noexcept;
 
  private:
-  void on_full() noexcept;
+  Cqe* on_full() noexcept;
   void stamp(Cqe& slot) const noexcept;
   void notify(const Wc& wc) noexcept;
 
@@ -129,6 +136,7 @@ class CompletionQueue {
   bool armed_ = false;
   bool solicited_only_ = false;
   bool overrun_ = false;
+  bool ignores_overrun_ = false;
 };
 
 }  // namespace aperture::ib

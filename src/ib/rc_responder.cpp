@@ -111,9 +111,10 @@ void RcResponder::complete_fast(const WildHead& head, WcOpcode opcode, uint16_t 
   CompletionQueue& cq = *q_.receiving_.cq();
   uint64_t id = 0;
   const uint32_t release = queue.take_oldest(id);
-  Cqe* cqe = q_.receiving_.next(cq, &queue, id, release, opcode, len);
-  APERTURE_DEBUG_ASSERT(cqe != nullptr);  // may_complete() has found room
-  say(cqe->wc, head.flags, head.imm);
+  APERTURE_DEBUG_ASSERT(cq.has_room());  // may_complete() has found it
+  Cqe& cqe = cq.next_in_room();
+  q_.receiving_.fill(cqe, &queue, id, release, opcode, len);
+  say(cqe.wc, head.flags, head.imm);
   cq.push();
 }
 

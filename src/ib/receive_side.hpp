@@ -25,28 +25,25 @@ class ReceiveSide {
   // XRC: the completion queue of the receive queue that the request at hand names.
   void complete_at(CompletionQueue& cq) noexcept { cq_ = &cq; }
 
-  // The place of the completion of a receive that was taken from `from`, filled for a success.
-  // Null: it is an overrun. from: null where completions are another's (XRC).
-  Cqe* next(CompletionQueue& cq, ReceiveQueue* from, uint64_t id, uint32_t release, WcOpcode opcode,
+  // A place for the completion of a receive that was taken from `from`, which is filled for a
+  // success. from: null where completions are another's (XRC).
+  void fill(Cqe& cqe, ReceiveQueue* from, uint64_t id, uint32_t release, WcOpcode opcode,
             uint64_t len) noexcept {
-    Cqe* cqe = cq.next();
-    if (cqe == nullptr) [[unlikely]]
-      return nullptr;
-    cqe->wc.succeed(opcode, len, spec_.qpn);
-    cqe->wc.id = id;
-    cqe->qp = from != nullptr ? &qp_ : nullptr;
-    cqe->released = from != nullptr ? from->released() : nullptr;
-    cqe->release = release;
-    return cqe;
+    cqe.wc.succeed(opcode, len, spec_.qpn);
+    cqe.wc.id = id;
+    cqe.qp = from != nullptr ? &qp_ : nullptr;
+    cqe.released = from != nullptr ? from->released() : nullptr;
+    cqe.release = release;
   }
   // A receive is over: say(wc) tells what is not usual about it.
   template <typename Say>
   void complete(const TakenRecv& taken, WcOpcode opcode, uint64_t len, Say&& say) noexcept {
     // of XRC it is its receive queue's, and stays when this goes
     ReceiveQueue* from = spec_.type != QpType::xrc_recv ? &queue() : nullptr;
-    Cqe* cqe = next(*cq_, from, taken.id, taken.release, opcode, len);
+    Cqe* cqe = cq_->next();
     if (cqe == nullptr) [[unlikely]]
       return on_overrun();
+    fill(*cqe, from, taken.id, taken.release, opcode, len);
     say(cqe->wc);
     cq_->push();
   }

@@ -96,6 +96,7 @@ struct Wish {
   uint64_t wc_flags = 0;
   bool extended = false;
   bool single_threaded = false;
+  bool ignore_overrun = false;
   Pd* parent_domain = nullptr;
 };
 
@@ -119,6 +120,7 @@ int make_cq(Context& context, const Wish& wish, DeviceCq*& made) {
   cq->queue = std::make_unique<ib::CompletionQueue>(static_cast<uint32_t>(wish.entries), cq->events,
                                                     (wish.wc_flags & kTimes) != 0,
                                                     memory_of(wish.parent_domain, Resource::cq));
+  if (wish.ignore_overrun) cq->queue->ignore_overrun();
   cq->context = &context;
   cq->single_threaded = wish.single_threaded;
   cq->ex.context = context.base();
@@ -279,6 +281,7 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) noexcep
     wish.wc_flags = attr->wc_flags;
     wish.extended = true;
     wish.single_threaded = with_flags && (attr->flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0;
+    wish.ignore_overrun = with_flags && (attr->flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0;
     if ((attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) != 0) {
       wish.parent_domain = &pd_of(attr->parent_domain);
     }

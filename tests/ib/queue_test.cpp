@@ -33,6 +33,24 @@ TEST(CompletionQueue, holds_its_capacity_and_tells_of_an_overrun_once) {
   EXPECT_TRUE(cq.empty());
 }
 
+TEST(CompletionQueue, that_ignores_overruns_loses_the_oldest_and_tells_nobody) {
+  Events events;
+  CompletionQueue cq(3, events, false);
+  cq.ignore_overrun();
+  uint32_t released = 0;
+  for (uint32_t id = 1; id <= 5; ++id) {
+    Cqe cqe = cqe_of(id);
+    cqe.released = &released;
+    cqe.release = id;
+    EXPECT_TRUE(push(cq, cqe));
+  }
+  EXPECT_EQ(events.overruns, 0);
+  EXPECT_FALSE(cq.overrun());
+  EXPECT_EQ(released, 2u) << "what is lost gives its place back";
+  for (uint64_t id = 3; id <= 5; ++id) EXPECT_EQ(Side::take(cq).id, id);
+  EXPECT_TRUE(cq.empty());
+}
+
 TEST(CompletionQueue, resizing_keeps_what_is_in_it_and_its_order) {
   Events events;
   CompletionQueue cq(4, events, false);
@@ -105,6 +123,23 @@ TEST_P(Queues, a_queue_pair_whose_completion_is_lost_is_fatal) {
   EXPECT_EQ(p.a->send_cq.size(), 2u);
   EXPECT_EQ(p.b->qp->state(), QpState::err);
   EXPECT_EQ(p.b->events.async, std::vector{AsyncEvent::qp_fatal});
+}
+
+TEST_P(Queues, a_queue_pair_whose_completion_is_lost_goes_on_where_overruns_are_ignored) {
+  ConnectedPair p(GetParam(), {.cq_entries = 2});
+  for (Side* side : {p.a.get(), p.b.get()}) {
+    side->send_cq.ignore_overrun();
+    side->recv_cq.ignore_overrun();
+  }
+  for (uint64_t i = 1; i <= 5; ++i) {
+    ASSERT_TRUE(p.b->post_recv(i, 0, 8));
+    ASSERT_TRUE(p.a->post(SendOp::send, i, 0, 8));
+  }
+  p.settle();
+  EXPECT_EQ(p.a->events.overruns + p.b->events.overruns, 0);
+  EXPECT_EQ(p.b->qp->state(), QpState::rts);
+  EXPECT_EQ(ended(p.a->send_cq), (Ended{{4, success}, {5, success}}));
+  EXPECT_EQ(ended(p.b->recv_cq), (Ended{{4, success}, {5, success}}));
 }
 
 TEST_P(Queues, completions_of_a_queue_pair_that_goes_are_forgotten) {

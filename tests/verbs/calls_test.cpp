@@ -404,6 +404,42 @@ size_t open_files() {
   return count;
 }
 
+// ibv_create_cq_ex(3): the queue does not go to the error state, and entries may be lost.
+TEST_F(Empty, a_completion_queue_may_ignore_overruns) {
+  ibv_cq_init_attr_ex wish{};
+  wish.cqe = 2;
+  wish.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+  wish.flags = IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+  ibv_cq_ex* cq = ibv_create_cq_ex(device_.context, &wish);
+  ASSERT_NE(cq, nullptr);
+  ibv_qp_init_attr attr{};
+  attr.send_cq = attr.recv_cq = ibv_cq_ex_to_cq(cq);
+  attr.cap = {8, 8, 1, 1, 0};
+  attr.qp_type = IBV_QPT_RC;
+  ibv_qp* qp = ibv_create_qp(pd_, &attr);
+  ASSERT_NE(qp, nullptr);
+  const End peer(device_.context, pd_);
+  connect(qp, peer.qp);
+  const Memory memory(pd_, 8);
+  for (uint64_t id = 1; id <= 5; ++id) {
+    ASSERT_EQ(peer.receive(memory.sge(0, 8)), 0);
+    ibv_sge sge = memory.sge(0, 8);
+    ASSERT_EQ(post_wr(qp, send_wr(IBV_WR_SEND, sge, id)), 0);
+    EXPECT_EQ(peer.completion().status, IBV_WC_SUCCESS);
+  }
+  (void)peer.completion(50);  // what the peer has executed is told
+  ibv_wc wc[4];
+  ASSERT_EQ(ibv_poll_cq(ibv_cq_ex_to_cq(cq), 4, wc), 2);
+  EXPECT_EQ(wc[0].wr_id, 4u);
+  EXPECT_EQ(wc[1].wr_id, 5u);
+  ibv_qp_attr told{};
+  ibv_qp_init_attr init{};
+  ASSERT_EQ(ibv_query_qp(qp, &told, IBV_QP_STATE, &init), 0);
+  EXPECT_EQ(told.qp_state, IBV_QPS_RTS);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+}
+
 TEST(Contexts, one_that_is_closed_early_goes_with_its_last_object) {
   ::alarm(60);
   for (int i = 0; i < 3; ++i) {
