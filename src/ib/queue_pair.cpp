@@ -167,8 +167,7 @@ bool QueuePair::has_untaken_successes() noexcept {
 }
 
 void QueuePair::check_drained() noexcept {
-  if (attr_.state != QpState::sqd || drain_told_) return;
-  if (sq_.head != sq_.next || sq_.is_begun(sq_.next)) return;
+  if (attr_.state != QpState::sqd || drain_told_ || is_draining()) return;
   drain_told_ = true;
   if (attr_.en_sqd_async) raise(AsyncEvent::sq_drained);
 }

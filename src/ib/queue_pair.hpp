@@ -64,6 +64,10 @@ class QueuePair : public link::Pollable {
   // Windows of type 2A that are bound to it: it cannot be destroyed while there are any.
   protect::WindowCount& windows_bound() noexcept { return windows_bound_; }
   bool has_pending() const noexcept override { return !sq_.is_empty(); }
+  // In SQD: something that was begun before is not over. What is queued waits for RTS.
+  bool is_draining() const noexcept {
+    return attr_.state == QpState::sqd && (sq_.head != sq_.next || sq_.is_begun(sq_.next));
+  }
   // Receives were posted: a message may wait for one.
   virtual void on_receive_posted() noexcept {}
 

@@ -210,7 +210,7 @@ int query(DeviceQp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init) {
   {
     nic::EngineGuard engine_guard(qp.engine());
     attr.qp_state = static_cast<ibv_qp_state>(qp.core().state());
-    attr.sq_draining = attr.qp_state == IBV_QPS_SQD && qp.core().has_pending() ? 1 : 0;
+    attr.sq_draining = qp.core().is_draining() ? 1 : 0;
   }
   attr.cur_qp_state = attr.qp_state;
   attr.cap = qp.init.cap;

@@ -272,11 +272,14 @@ TEST_P(States, a_queue_that_is_to_drain_ends_what_is_begun_begins_nothing_and_sa
   attr.en_sqd_async = true;
   p.a->go_to(sqd, kAttrEnSqdAsync, attr);
   EXPECT_TRUE(p.a->events.async.empty()) << "a message is half way";
+  EXPECT_TRUE(p.a->qp->is_draining());
   ASSERT_TRUE(p.a->post(SendOp::send, 2, 0, 8));
   p.a->go_to(sqd);  // changes nothing
   ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }));
   p.settle();
   EXPECT_EQ(p.a->events.async, std::vector{AsyncEvent::sq_drained});
+  EXPECT_TRUE(p.a->qp->has_pending());
+  EXPECT_FALSE(p.a->qp->is_draining()) << "what is queued is not begun";
   EXPECT_EQ(p.a->send_cq.size(), 1u);
   EXPECT_EQ(p.b->recv_cq.size(), 1u);
   EXPECT_EQ(p.b->bytes(0, 1 << 20), pattern(1 << 20, 3));

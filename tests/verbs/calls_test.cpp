@@ -440,6 +440,19 @@ TEST_F(Empty, a_completion_queue_may_ignore_overruns) {
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
 }
 
+// ibv_query_qp(3), sq_draining: what was begun before SQD ends, and what is queued there waits.
+TEST_F(Empty, a_queue_pair_has_drained_although_work_requests_are_queued) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_SQD;
+  ASSERT_EQ(ibv_modify_qp(here_->qp, &attr, IBV_QP_STATE), 0);
+  const Memory memory(pd_, 8);
+  ASSERT_EQ(here_->post(IBV_WR_SEND, memory.sge(0, 8)), 0);
+  ibv_qp_init_attr init{};
+  ASSERT_EQ(ibv_query_qp(here_->qp, &attr, IBV_QP_STATE, &init), 0);
+  EXPECT_EQ(attr.qp_state, IBV_QPS_SQD);
+  EXPECT_EQ(attr.sq_draining, 0);
+}
+
 TEST(Contexts, one_that_is_closed_early_goes_with_its_last_object) {
   ::alarm(60);
   for (int i = 0; i < 3; ++i) {
