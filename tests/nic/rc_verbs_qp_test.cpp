@@ -72,6 +72,10 @@ class ConnectedEnd final : public ib::CqEvents, public ib::QpEvents {
     const EngineGuard guard(engine());
     return static_cast<ib::RcQp&>(qp->qp()).lane() != nullptr;
   }
+  bool is_asleep() {
+    const EngineGuard guard(engine());
+    return engine().is_asleep();
+  }
   bool has_completion() {
     const EngineGuard guard(engine());
     return !cq.empty();
@@ -91,12 +95,13 @@ class ConnectedEnd final : public ib::CqEvents, public ib::QpEvents {
 TEST(RcVerbsQp, a_lane_that_is_attached_while_the_engine_sleeps_is_progressed) {
   ConnectedEnd here('.'), there('m');
   ASSERT_TRUE(here.post_recv());
-  std::thread program;
+  ASSERT_TRUE(eventually([&] { return here.is_asleep(); })) << "the control thread has left it";
+  std::jthread program;
   {
     const EngineGuard guard(here.engine());
     here.engine().auto_progress().leave_to_application();  // else the control thread wants the lock
     program =
-        std::thread([&] { here.go_to(QpState::rtr, &there); });  // waits for the lock, or will
+        std::jthread([&] { here.go_to(QpState::rtr, &there); });  // waits for the lock, or will
     there.go_to(QpState::rtr, &here);
     there.go_to(QpState::rts);
     ASSERT_TRUE(there.send());
