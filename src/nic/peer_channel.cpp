@@ -66,8 +66,9 @@ Status PeerChannel::begin(const wire::Id128& nonce, const wire::Id128& expected,
 Status PeerChannel::answer(const wire::Join& join, const wire::Id128& nonce) noexcept {
   incarnation_ = join.incarnation;
   if (Status s = watch(); !s) return s;
+  // before it hears that it may ask
+  if (Status s = allow_descriptors(socket_.get()); !s) return s;
   learn(join);
-  allow_descriptors(socket_.get());  // before it hears that it may ask
   return send(wire::encode_joined(introduction(nonce)), {});
 }
 

@@ -392,8 +392,10 @@ bool next_packet_brings_descriptors(int fd) noexcept {
   return (message.msg_flags & MSG_CTRUNC) != 0;
 }
 
-void allow_descriptors(int fd) noexcept {
-  set_flag(fd, SOL_SOCKET, SO_PASSRIGHTS, 1);
+Status allow_descriptors(int fd) noexcept {
+  const int may = 1;
+  if (::setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &may, sizeof may) == 0) return {};
+  return errno == ENOPROTOOPT ? Status() : Status(Errc::no_memory);
 }
 
 void close_listening(ParentOnlyFd socket) noexcept {

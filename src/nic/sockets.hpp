@@ -92,8 +92,9 @@ enum class Expect : uint8_t {
 Status receive_packet(int fd, Packet& packet, Expect what = Expect::memory_and_bells) noexcept;
 // Asked without taking it.
 bool next_packet_brings_descriptors(int fd) noexcept;
-// Who comes by listen_abstract() and listen_in() can send none before this (Linux 6.16).
-void allow_descriptors(int fd) noexcept;
+// Who comes by listen_abstract() and listen_in() can send none before this (Linux 6.16). Errors:
+// no_memory, and then he cannot; before Linux 6.16 none.
+Status allow_descriptors(int fd) noexcept;
 // Closes what one of these listens with, or who came by it: nobody waits for what lies in there
 // unread (closer.hpp).
 void close_listening(ParentOnlyFd socket) noexcept;

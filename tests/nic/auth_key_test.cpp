@@ -182,7 +182,7 @@ class Accepting : public Impostor {
     if (!readable(door->get())) return false;
     auto socket = accept_one(door->get());
     if (!socket) return false;
-    allow_descriptors(socket->get());
+    EXPECT_TRUE(allow_descriptors(socket->get()).ok());
     Packet packet;
     if (!readable(socket->get()) || !receive_packet(socket->get(), packet)) return false;
     wire::Join joined;

@@ -189,7 +189,7 @@ TEST(Closer, nor_whoever_hears_a_knock_that_brings_it) {
 TEST(Closer, nor_whoever_closes_a_door_at_which_it_was_left) {
   const wire::Id128 name = random_id();
   ParentOnlyFd door = value_of(listen_abstract(name));
-  allow_descriptors(door.get());
+  ASSERT_TRUE(allow_descriptors(door.get()).ok());
   std::vector<ParentOnlyFd> knocks;
   Lingering lingering;
   for (int i = 0; i < 4; ++i) {
@@ -211,17 +211,17 @@ TEST(Closer, a_user_of_whom_too_much_cannot_be_closed_brings_no_more_and_others_
   if (::geteuid() != 0) GTEST_SKIP() << "needs two users, and we are not root";
   Side victim;
   Lingering lingering;
-  const auto add = [&](uid_t whose, int brings) {
+  const auto add = [&](uid_t whose, int brings, UniqueFd* last_but_one = nullptr) {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     const UniqueFd from(ends[0]);
     ParentOnlyFd to{UniqueFd(ends[1])};
     const std::array fds{brings};
     ASSERT_TRUE(send_packet(from.get(), rubbish(), fds).ok());
+    if (last_but_one != nullptr) last_but_one->reset();  // before: the last close is theirs
     close_aside(std::move(to), whose);
   };
-  add(kStranger, lingering.sends.get());
-  lingering.sends.reset();
+  add(kStranger, lingering.sends.get(), &lingering.sends);
   const uint64_t began = now_ns();
   for (int i = 0; i < 63; ++i) add(kStranger, doorbell());
   for (int i = 0; i < 200; ++i) add(kStranger + 1, doorbell());

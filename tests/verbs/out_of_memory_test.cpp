@@ -5,7 +5,7 @@ namespace aperture::nth {
 namespace {
 
 TEST(OutOfResources, the_nth_allocation_of_a_connection_of_verbs_may_fail) {
-  fail_each<load_door, play_connection>("lib/aperture/libibverbs.so", 6);
+  fail_each<load_door, play_connection>("libibverbs.so", 6);
 }
 
 }  // namespace
