@@ -319,13 +319,18 @@ void add_explain_library(const Place& place, const Lookup& lookup, Surroundings&
 
 }  // namespace
 
-Surroundings plan(const Place& place, const Lookup& environment) {
+Surroundings plan(const Place& asked, const Lookup& environment) {
   Surroundings out;
-  const std::vector<std::string> earlier = still_chosen(place.chosen, environment);
-  const Lookup lookup = [&](const char* name) {
-    const bool chosen = std::find(earlier.begin(), earlier.end(), name) != earlier.end();
-    return chosen ? nullptr : environment(name);
+  const std::vector<std::string> earlier = still_chosen(asked.chosen, environment);
+  const auto was_chosen = [&](const char* name) {
+    return std::find(earlier.begin(), earlier.end(), name) != earlier.end();
   };
+  const Lookup lookup = [&](const char* name) {
+    return was_chosen(name) ? nullptr : environment(name);
+  };
+  Place place = asked;
+  // a script that starts its programs by `aperture run` is run under another name as a whole
+  if (place.as.empty() && was_chosen("APERTURE_AS")) place.as = environment("APERTURE_AS");
   add_provider(place, lookup, out);
   const auto choices = place.one_sided ? std::span<const Choice>(kOneSidedChoices) : kChoices;
   for (const Choice& choice : choices) {
