@@ -192,7 +192,7 @@ std::string why_not_in_list(const char* variable, const std::string& path) {
     return "'" + path + "' has " + name_of_character(path[at]) + " in it, and " + variable +
            " is divided there";
   }
-  assert(!"a list of paths");
+  assert(false);  // no list of paths
   return {};
 }
 
