@@ -29,9 +29,8 @@ using std::string_view;
 enum class Kind : uint8_t {
   word,       // one of its words
   list,       // several, with commas between them
-  number,     // a whole number
+  number,     // a whole number, from `least` to `most`
   port,       // 1 to 65535
-  silence,    // kShortestSilenceMs to kLongestSilenceMs
   interface,  // of this host, or one of its addresses
   provider,   // how libfabric names providers
   directory,  // one that is there
@@ -39,11 +38,14 @@ enum class Kind : uint8_t {
   any,        // what `aperture run` puts there for itself
 };
 
+constexpr uint64_t kUnbounded = ~uint64_t{0};
 struct Setting {
   string_view name;
   Kind kind;
   string_view words;      // the legal ones, with ", " between them
   string_view otherwise;  // what any other value does
+  uint64_t least = 0;
+  uint64_t most = kUnbounded;
 };
 constexpr string_view kNotSet = "it is taken as not set";
 constexpr string_view kNothingFound = "fi_getinfo finds nothing";
@@ -66,10 +68,11 @@ constexpr Setting kSettings[] = {
     {"APERTURE_RMA_EVENT", Kind::word, "on, off", kNotSet},
     {"APERTURE_MW_TYPE", Kind::word, "2A, 2B", "the device has windows of type 2B"},
     {"APERTURE_RDMA_CM", Kind::word, "kernel", kNotSet},
-    {"APERTURE_SILENCE_MS", Kind::silence, "", "it is taken as 5000"},
+    {"APERTURE_SILENCE_MS", Kind::number, "", "it is taken as 5000", kShortestSilenceMs,
+     kLongestSilenceMs},
     {"APERTURE_FAULT", Kind::faults, "", "no fault is injected"},
     {"APERTURE_CHECKSUMS", Kind::word, "on, off", kNotSet},
-    {"APERTURE_CM_PORT", Kind::port, "", "it is taken as 4791"},
+    {"APERTURE_CM_PORT", Kind::port, "", "it is taken as 4791", 1, 65535},
     {"FI_APERTURE_IFACE", Kind::interface, "", "no libfabric endpoint is found by it"},
 };
 
@@ -147,11 +150,9 @@ bool is_legal(const Setting& setting, string_view value) {
   switch (setting.kind) {
     case Kind::word: return has_word(setting.words, value);
     case Kind::list: return is_legal_list(setting.words, trimmed(value));
-    case Kind::number: return is_number(value, number);
-    case Kind::port: return is_number(value, number) && number >= 1 && number <= 65535;
-    case Kind::silence:
-      return is_number(value, number) && number >= kShortestSilenceMs &&
-             number <= kLongestSilenceMs;
+    case Kind::number:
+    case Kind::port:
+      return is_number(value, number) && number >= setting.least && number <= setting.most;
     case Kind::interface: return is_on_this_host(value);
     case Kind::provider: return is_provider_name(value);
     case Kind::directory: return is_directory(value);
@@ -166,11 +167,11 @@ string wish_of(const Setting& setting) {
     case Kind::word:
     case Kind::list:
     case Kind::any: break;
-    case Kind::number: return "a whole number";
+    case Kind::number:
+      if (setting.most == kUnbounded) return "a whole number";
+      return "a whole number from " + std::to_string(setting.least) + " to " +
+             std::to_string(setting.most);
     case Kind::port: return "a port, from 1 to 65535";
-    case Kind::silence:
-      return "a whole number from " + std::to_string(kShortestSilenceMs) + " to " +
-             std::to_string(kLongestSilenceMs);
     case Kind::interface: return "an interface of this host or an address of one";
     case Kind::directory: return "a directory that containers of this host have mounted";
     case Kind::faults: return "a list of faults, such as seed=7,delay=2ms:10%,retry=0.1%";
@@ -180,10 +181,6 @@ string wish_of(const Setting& setting) {
                        : setting.kind == Kind::word                 ? "one of "
                                                                     : "some of ";
   return before + string(setting.words);
-}
-
-bool is_numeric(Kind kind) noexcept {
-  return kind == Kind::number || kind == Kind::port || kind == Kind::silence;
 }
 
 // The doors refuse these with a sentence of their own.
@@ -267,7 +264,7 @@ const char* setting_text(const char* name) noexcept {
 }
 
 uint64_t setting_number(const char* name) noexcept {
-  assert(is_numeric(find(name)->kind));
+  assert(find(name)->kind == Kind::number || find(name)->kind == Kind::port);
   const char* text = setting_text(name);
   uint64_t number = 0;
   return text != nullptr && is_number(text, number) ? number : 0;
