@@ -42,6 +42,7 @@ class Use {
   ~Use() {
     if (uses_ != nullptr) uses_->drop();
   }
+  explicit operator bool() const noexcept { return uses_ != nullptr; }
 
  private:
   Uses* uses_ = nullptr;

@@ -343,7 +343,7 @@ int validate_change(Mr& mr, const Change& change) noexcept {
     return refuse(EINVAL, "%s: a new translation needs an address and a length", kCall);
   }
   if (is_null(mr)) return refuse(EINVAL, "%s: a null MR stays what it is", kCall);
-  if (mr.is_dm)
+  if (mr.use_dm)
     return refuse(EINVAL, "%s: a region of an ibv_dm stays what it is; register it anew", kCall);
   if (mr.is_dma_buf)
     return refuse(EOPNOTSUPP, "%s: a region of a dma-buf stays what it is; register it anew",
@@ -493,9 +493,7 @@ ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t dm_offset, size_t length,
   }
   const auto start = reinterpret_cast<uint64_t>(memory.memory.data()) + dm_offset;
   ibv_mr* made = registered({kCall, start, length, 0, access}, pd, caller);
-  if (made == nullptr) return nullptr;
-  object_of<Mr>(made).is_dm = true;
-  object_of<Mr>(made).use_dm = Use(memory.uses);
+  if (made != nullptr) object_of<Mr>(made).use_dm = Use(memory.uses);
   return made;
 }
 

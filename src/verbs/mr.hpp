@@ -19,13 +19,12 @@ struct Mr {
   protect::WindowCount windows;      // bound to it; guarded by the engine lock
   unsigned access = 0;               // IBV_ACCESS_...
   bool is_dma_buf = false;
-  bool is_dm = false;     // of an ibv_dm
   bool revoking = false;  // refused to everybody; somebody was still inside when it was last tried
   // The place that ibv_rereg_mr(3) took it from while somebody was inside, who may still be:
   // refused to everybody, and ended by the next call. Generation 0: none.
   protect::RegionHandle left{};
   Use use_pd;
-  Use use_dm;
+  Use use_dm;  // of a region of an ibv_dm
 };
 
 ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t dm_offset, size_t length,
