@@ -430,22 +430,24 @@ TEST_P(Conn, who_leaves_without_looking_is_seen_to_go) {
   b.expect(FI_SHUTDOWN, &at_b->fid);
 }
 
+Fid<fid_ep> alias_of(fid_ep* ep) {
+  fid_ep* alias = nullptr;
+  EXPECT_EQ(fi_ep_alias(ep, &alias, FI_TRANSMIT), 0);
+  return Fid<fid_ep>(alias);
+}
+
 TEST_P(Conn, events_name_an_alias_once_the_endpoint_itself_is_closed) {
   Connected c(a, b);
-  fid_ep* alias = nullptr;
-  ASSERT_EQ(fi_ep_alias(c.at_b.get(), &alias, FI_TRANSMIT), 0);
-  Fid<fid_ep> other(alias);
+  const Fid<fid_ep> alias = alias_of(c.at_b.get());
   c.at_b.reset();
-  EXPECT_EQ(fi_inject(alias, "x", 1, 0), 0) << "it lives on";
+  EXPECT_EQ(fi_inject(alias.get(), "x", 1, 0), 0) << "it lives on";
   c.at_a.reset();
   b.expect(FI_SHUTDOWN, &alias->fid);
 }
 
 TEST_P(Conn, events_that_are_unread_name_an_alias_once_the_endpoint_itself_is_closed) {
   Connected c(a, b);
-  fid_ep* alias = nullptr;
-  ASSERT_EQ(fi_ep_alias(c.at_b.get(), &alias, FI_TRANSMIT), 0);
-  Fid<fid_ep> other(alias);
+  const Fid<fid_ep> alias = alias_of(c.at_b.get());
   c.at_a.reset();
   pump_for(200);  // it is in the queue
   c.at_b.reset();
