@@ -23,6 +23,11 @@ NOTICE = "aperture: software NIC, no RDMA hardware is in use"
 NO_DOOR = ("aperture: running without the verbs door: libibverbs.so.1 is not beside the provider")
 
 
+def settings_of(done):
+    """What `env -0` has printed; a variable of the user's may hold lines."""
+    return dict(entry.split("=", 1) for entry in done.stdout.split("\0")[:-1])
+
+
 class Command(unittest.TestCase):
     def setUp(self):
         self.tree = os.path.realpath(tempfile.mkdtemp(prefix="aperture-command-"))
@@ -53,8 +58,8 @@ class Command(unittest.TestCase):
 
     # --- run ---
     def test_run_passes_the_environment_and_says_once_what_it_is(self):
-        done = self.call("run", "--", "sh", "-c", "sh -c env")
-        settings = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+        done = self.call("run", "--", "sh", "-c", "sh -c 'env -0'")
+        settings = settings_of(done)
         self.assertEqual(settings["FI_PROVIDER"], "aperture")
         self.assertEqual(settings["FI_PROVIDER_PATH"].split(":")[0], f"{self.tree}/lib/libfabric")
         self.assertTrue(settings["FI_PROVIDER_PATH"].split(":")[1].endswith("/libfabric"))
@@ -78,12 +83,12 @@ class Command(unittest.TestCase):
 
     def test_run_within_run_begins_anew(self):
         def inside(outer, *inner):
-            return ("run", *outer, "--", self.command, "run", *inner, "--", "env")
+            return ("run", *outer, "--", self.command, "run", *inner, "--", "env", "-0")
 
         for outer in ((), ("--one-sided",), ("--as", "tcp"), ("--as", "sockets", "--one-sided")):
             for inner in ((), ("--one-sided",), ("--as", "tcp")):
                 done = self.call(*inside(outer, *inner))
-                settings = dict(line.split("=", 1) for line in done.stdout.splitlines())
+                settings = settings_of(done)
                 self.assertNotIn("is set", done.stderr)
                 self.assertEqual(settings["OMPI_MCA_pml"],
                                  "ob1" if "--one-sided" in inner else "cm")
@@ -136,13 +141,13 @@ class Command(unittest.TestCase):
             self.assertIn("explain what?", self.call(*arguments, code=2).stderr)
 
     def test_explain_is_run_with_a_provider_that_speaks(self):
-        done = self.call("explain", "--", "sh", "-c", "env; exit 42", code=42)
-        settings = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+        done = self.call("explain", "--", "sh", "-c", "env -0; exit 42", code=42)
+        settings = settings_of(done)
         self.assertEqual(settings["FI_PROVIDER"], "aperture")
         self.assertEqual(settings["APERTURE_LOG"], "warn")
         self.assertEqual(settings["APERTURE_EXPLAIN"], "1")
         self.assertEqual(done.stderr.splitlines(), [NOTICE, NO_DOOR])
-        self.assertNotIn("APERTURE_EXPLAIN", self.call("run", "--", "env").stdout)
+        self.assertNotIn("APERTURE_EXPLAIN", settings_of(self.call("run", "--", "env", "-0")))
 
     def test_explain_says_when_a_setting_silences_it(self):
         done = self.call("explain", "--", "true", env={"APERTURE_LOG": "off"})
