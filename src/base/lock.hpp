@@ -105,7 +105,7 @@ class EngineLock {
     // whether it took the bias along.
     if (!announced_.load(std::memory_order_acquire) &&
         current_.load(std::memory_order_acquire) == generation) {
-      // relaxed: a count by which visitors judge whether the bias is worth it
+      // relaxed: a count by which visitors tell whether the bias is worth it
       bias.entries.store(bias.entries.load(std::memory_order_relaxed) + 1,
                          std::memory_order_relaxed);
       through_mutex_ = false;

@@ -65,7 +65,7 @@ bool is_privileged(uint16_t port) noexcept {
   return port != 0 && port < first_unprivileged();
 }
 
-// The kernel judges whether this process may have a port of that number: it looks at the privilege
+// The kernel decides whether this process may have a port of that number: it looks at the privilege
 // before it looks whether the port is free.
 Status require_privilege(uint16_t port) noexcept {
   if (!is_privileged(port)) return {};

@@ -14,9 +14,8 @@
 // ends found under the index of the hello's destination. Whose index nobody has yet is asked to
 // come again. They listen at all addresses, and serve other hosts at those alone that are named for
 // it (serves_other_hosts()): any other connection from elsewhere is closed before a byte of it is
-// read. The
-// contexts of a scalable endpoint share one as well, with one socket; they meet endpoints of
-// libfabric and their contexts, and never queue pairs of verbs.
+// read. The contexts of a scalable endpoint share one as well, with one socket; they meet endpoints
+// of libfabric and their contexts, and never queue pairs of verbs.
 //
 // Everything here is bounded, for all ends of a doorway together: handshakes in number and in time,
 // bytes read to one hello, knocks at one socket name. Where there are too many handshakes, the

@@ -1,4 +1,4 @@
-// Making and judging the proofs of first contact (wire/proof.hpp). No state; any thread.
+// Making and validating the proofs of first contact (wire/proof.hpp). No state; any thread.
 #pragma once
 
 #include <span>

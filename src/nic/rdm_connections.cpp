@@ -121,7 +121,7 @@ Result<Qp*> RdmConnections::qp_to(const Address& remote) noexcept {
   if (end == nullptr) {
     APERTURE_WARN(
         "%s was inserted with an authorization key that came into the address vector after this "
-        "endpoint was enabled: insert all keys before fi_enable",
+        "endpoint was enabled: insert all keys before that",
         remote.print().c_str());
     return Errc::access_denied;
   }

@@ -142,7 +142,7 @@ Peer::Name StreamPeer::name() const noexcept {
 }
 
 // A host says of its own ports what it likes. One that connects from an address of this host is a
-// process here, whatever it says of its boot, and is judged as such.
+// process here, whatever it says of its boot, and is treated as such.
 bool StreamPeer::speaks_for(const Address& source, PortOwners& owners) noexcept {
   if (!is_within_host(here_, there_)) {
     if (source.ip == there_.ip) return true;

@@ -4,7 +4,8 @@
 // What is published is told in the same function: publish_request(), publish_response(),
 // acknowledge_requests() and acknowledge_responses() ring the other side's doorbell if it sleeps.
 // put_request() alone leaves that to its caller.
-// Nothing outside this file stores a ready mark or `consumed`. Guarded by the engine's lock.
+// No queue pair stores a ready mark or `consumed` but through this file; a link that carries
+// records by itself stores those of what has arrived. Guarded by the engine's lock.
 //
 // Payload that does not lie in cells goes through the put_ and take_ calls. In shared memory they
 // are the copies to and from the byte rings. A piece, which is payload with a record of its own,

@@ -1,4 +1,4 @@
-// hostile 37, as the tests of both doors judge it: what the polls of a receiver take of a hog, and
+// hostile 37, as the tests of both doors check it: what the polls of a receiver take of a hog, and
 // of its neighbour that always has short messages ready.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Opening nodes and driving them: see fixture.hpp. One list of live nodes, owned by the thread of
-// the test.
+// Opening nodes and progressing them: see fixture.hpp. One list of live nodes, owned by the thread
+// of the test.
 #include "doors/fixture.hpp"
 
 #include <sched.h>

@@ -291,7 +291,7 @@ void leave_nodes_to_parent();
 bool pump_until(const std::function<bool()>& condition, int timeout_ms = 20000);
 void pump_for(int for_ms);
 
-// Calls until the answer is not -FI_EAGAIN, driving the nodes of this process meanwhile.
+// Calls until the answer is not -FI_EAGAIN, progressing the nodes of this process meanwhile.
 int64_t post(const std::function<int64_t()>& call, int timeout_ms = 20000);
 // The same of one call with the arguments behind its endpoint: post(fi_send, ep, buf, len, ...).
 template <typename Call, typename... Args>

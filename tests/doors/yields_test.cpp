@@ -1,7 +1,7 @@
 // Who polls gives the core to the peer that it waits for: two processes on one core that both poll
 // take turns of microseconds, where each would otherwise keep the core until the scheduler's tick.
 // And who polls alone loses next to nothing by that. Yields and polls in vain are counted, and no
-// time is judged.
+// time is checked.
 #include <gtest/gtest.h>
 
 #include <atomic>

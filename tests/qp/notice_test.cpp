@@ -16,7 +16,7 @@ INSTANTIATE_TEST_SUITE_P(settings, Notices, kSettings, setting_name);
 using NoNotices = OneSided;
 INSTANTIATE_TEST_SUITE_P(settings, NoNotices, kSettings, setting_name);
 
-// Where all goes by our own hand.
+// Where all goes directly.
 using NoticesToASleeper = Notices;
 using NoNoticesToASleeper = OneSided;
 const auto kAsleep = testing::Values(Setting{LinkKind::direct, Target::asleep});

@@ -1,4 +1,4 @@
-// RMA writes and reads of every size and shape, through the ring, by the initiator's own hand, and
+// RMA writes and reads of every size and shape, through the ring, directly by the initiator, and
 // with a target that stops polling in the middle.
 #include "qp/one_sided.hpp"
 

@@ -147,7 +147,7 @@ TEST_F(Waiting, an_acknowledgement_that_nobody_asked_for_leaves_a_descriptor_qui
     EXPECT_EQ(line.end->completion().wr_id, 7u);
     EXPECT_EQ(line.peer->completion().status, IBV_WC_SUCCESS);
   };
-  // the connection is made when somebody sends, and that wakes whoever waits: before it is judged
+  // the connection is made when somebody sends, and that wakes whoever waits: before it is tested
   line.expect_message();
   expect_woken();
   for (int round = 0; round < 5 && !HasFatalFailure(); ++round) {

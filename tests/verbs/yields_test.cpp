@@ -1,6 +1,6 @@
 // Who polls a completion queue gives the core to the peer that it waits for: two processes on one
 // core that both poll take turns of microseconds. And who polls alone loses next to nothing by
-// that. Yields and polls in vain are counted, and no time is judged.
+// that. Yields and polls in vain are counted, and no time is checked.
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
