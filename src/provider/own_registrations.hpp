@@ -36,6 +36,7 @@ class OwnRegistrations final : private regcache::Registrar {
 
   Result<Resource> add(const regcache::Range& range, regcache::Access access) noexcept override;
   void remove(Resource resource) noexcept override;
+  bool holds_pages() const noexcept override { return false; }
 
   nic::Engine& engine_;
   const protect::DomainId pd_;

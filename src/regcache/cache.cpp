@@ -129,11 +129,16 @@ Result<Cache::Use> Cache::acquire(const void* addr, size_t len, Access access) n
   return make(wanted, access, false);
 }
 
+std::unique_ptr<Oracle::View> Cache::look(const Range& range) const noexcept {
+  assert(options_.check);
+  return Oracle::look(range, registrar_.holds_pages());
+}
+
 // Asks the kernel itself, and says so where the monitor had said nothing. False: nobody finds it
 // any more.
 bool Cache::is_right(Entry& found) noexcept {
   assert(found.users != 0);
-  const auto now = found.view != nullptr ? Oracle::look(found.range) : nullptr;
+  const auto now = found.view != nullptr ? look(found.range) : nullptr;
   if (now == nullptr) return true;  // nothing can be said
   std::string why;
   if (!no_throw([&] { why = Oracle::why_stale(*found.view, *now); }) || why.empty()) return true;
@@ -183,7 +188,7 @@ Result<Cache::Use> Cache::make(const Range& range, Access access, bool to_keep) 
   if (to_keep) to_keep = watch(*entry);
   Result<Registrar::Resource> resource = registrar_.add(range, access);
   if (resource) entry->resource = *resource;
-  if (resource && options_.check) entry->view = Oracle::look(range);
+  if (resource && options_.check) entry->view = look(range);
   {
     const Guard guard(*this);
     assert(entry->users == 1 && !entry->kept);

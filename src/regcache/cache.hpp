@@ -112,6 +112,7 @@ class Cache {
   // Without it.
   Entry* look_up(const Range& range, Access access, bool& settled) noexcept;
   Range range_to_keep(const Range& wanted, Access access) noexcept;
+  std::unique_ptr<Oracle::View> look(const Range& range) const noexcept;
   bool is_right(Entry& found) noexcept;
   Result<Use> make(const Range& range, Access access, bool keep) noexcept;
   bool watch(Entry& entry) noexcept;

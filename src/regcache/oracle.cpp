@@ -52,14 +52,14 @@ const char* kind_of(const Oracle::View::Page& page) noexcept {
 
 }  // namespace
 
-std::unique_ptr<Oracle::View> Oracle::look(const Range& range) noexcept {
+std::unique_ptr<Oracle::View> Oracle::look(const Range& range, bool are_held) noexcept {
   assert(!range.is_empty());
   try {
     auto view = std::make_unique<View>();
     view->range = range;
     view->pages.resize(range.size() / page_size());
     see_mappings(*view);
-    see_frames(*view);
+    if (are_held) see_frames(*view);
     return view;
   } catch (const std::bad_alloc&) {
     return nullptr;

@@ -19,6 +19,10 @@ class Registrar {
   virtual Result<Resource> add(const Range& range, Access access) noexcept = 0;
   // Gives one back, once. Its memory may be somebody else's by now, or nobody's.
   virtual void remove(Resource resource) noexcept = 0;
+  // Whether a resource holds the pages that memory had when it was made, so that they stay where
+  // they are. Else the kernel may give memory other pages, of the same contents, at any time: the
+  // first store to a page of zeros, migration, swap. The same answer always.
+  virtual bool holds_pages() const noexcept = 0;
 
   // Both are called by threads that are in a call of the cache's, with no lock of it held: they may
   // block, allocate, and map and unmap memory. Never by a monitor's thread and never in a hook.

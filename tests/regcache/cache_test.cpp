@@ -1,6 +1,8 @@
 // What the cache keeps, finds and gives up, with a monitor that the test speaks for.
 #include "regcache/cache.hpp"
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <optional>
 #include <thread>
@@ -333,6 +335,38 @@ TEST_F(Limited, what_is_in_use_is_not_given_up) {
 TEST(Limits, of_no_resources_make_no_cache) {
   Books books;
   EXPECT_EQ(Cache::create(books, {.max_count = 0}).error(), Errc::invalid);
+}
+
+// --- with each hit checked ---
+
+// By the kernel, of memory that is there.
+class Checking : public Caching {
+ protected:
+  Checking() : Caching({.check = true}) {}
+  ~Checking() override { ::munmap(at_, kPage); }
+  Registrar::Resource touch_it() {
+    auto use = cache_->acquire(at_, kPage, Access::read);
+    EXPECT_TRUE(use);
+    const Registrar::Resource resource = use->resource();
+    cache_->release(*use);
+    return resource;
+  }
+  void* map(int flags, void* where = nullptr) {
+    return ::mmap(where, kPage, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | flags, -1, 0);
+  }
+
+  void* const at_ = map(MAP_PRIVATE);
+};
+
+// A registrar that holds no pages has not lost the one that it was made for. (Who is not told of
+// frames sees nothing of this.)
+TEST_F(Checking, another_page_of_memory_that_nobody_holds_is_no_change) {
+  auto* const byte = static_cast<volatile uint8_t*>(at_);
+  EXPECT_EQ(*byte, 0) << "the page of zeros that all share";
+  const auto first = touch_it();
+  *byte = 1;  // has a page of its own
+  EXPECT_EQ(touch_it(), first);
+  EXPECT_EQ(cache_->counts().caught, 0u);
 }
 
 // --- threads ---

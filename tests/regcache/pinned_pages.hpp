@@ -45,6 +45,7 @@ class PinnedPages final : public Registrar {
     const std::lock_guard lock(mutex_);
     EXPECT_EQ(pipes_.erase(resource), 1u) << "given back twice";
   }
+  bool holds_pages() const noexcept override { return true; }
 
   // What its pages hold now at that address. Others may ask at once.
   std::vector<uint8_t> read(Resource resource, const void* addr, size_t len) {
