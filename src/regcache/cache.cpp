@@ -146,6 +146,8 @@ bool Cache::is_right(Entry& found) noexcept {
   {
     const Guard guard(*this);
     take_changes();
+    assert(counts_.hits != 0);
+    --counts_.hits;  // the use makes another one
     told = found.stale;
     found.stale = true;
     if (found.kept) {

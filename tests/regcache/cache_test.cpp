@@ -369,6 +369,16 @@ TEST_F(Checking, another_page_of_memory_that_nobody_holds_is_no_change) {
   EXPECT_EQ(cache_->counts().caught, 0u);
 }
 
+TEST_F(Checking, one_that_is_found_and_refused_is_no_hit) {
+  const auto first = touch_it();
+  ASSERT_EQ(map(MAP_SHARED | MAP_FIXED, at_), at_) << "which nobody tells";
+  EXPECT_NE(touch_it(), first);
+  const Counts counts = cache_->counts();
+  EXPECT_EQ(counts.caught, 1u);
+  EXPECT_EQ(counts.hits, 0u);
+  EXPECT_EQ(counts.misses, 2u) << "one for each use";
+}
+
 // --- threads ---
 
 // What they use must never be given back under them, and what was told as changed before they ask
