@@ -18,6 +18,7 @@ class Counting final : public regcache::Registrar {
     return ++counts_.added;
   }
   void remove(Resource) noexcept override { ++counts_.removed; }
+  bool holds_pages() const noexcept override { return false; }
 
  private:
   cache_peer_counts& counts_;

@@ -1,6 +1,6 @@
 // The monitor that the kernel itself is: fi_mr(3), FI_MR_CACHE_MONITOR=userfaultfd.
 //
-// Whoever unmaps, moves or drops watched memory, by whatever call, waits in the kernel until a
+// Whoever unmaps, moves or drops watched memory, however it is called, waits in the kernel until a
 // thread of ours has read that it does (userfault_reader.hpp).
 //
 // What it cannot see: mprotect(2), and what is done to a file through a descriptor, so only memory
