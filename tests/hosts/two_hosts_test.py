@@ -25,9 +25,6 @@ sys.exit(int(sys.argv[2]))
 def play(*options, server=("true",), client=("true",)) -> tuple[int, str]:
     done = subprocess.run([SCRIPT, *options, "--", *server, "---", *client], capture_output=True,
                           text=True, timeout=60, check=False)
-    if done.returncode == 77:
-        print(done.stdout)
-        sys.exit(77)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -111,4 +108,8 @@ class TwoHosts(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    possible, why_not = play()
+    if possible == 77:
+        print(why_not)
+        sys.exit(77)
     unittest.main()
