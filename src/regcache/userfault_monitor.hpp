@@ -4,7 +4,8 @@
 // thread of ours has read that it does (userfault_reader.hpp).
 //
 // What it cannot see: mprotect(2), and what is done to a file through a descriptor, so only memory
-// that is private and of no file is watched. Threads: any.
+// that is private and of no file is watched. Nor guard pages of madvise(2), shmat(2) with SHM_REMAP,
+// pages that another userfaultfd moves away, and _Fork(3): fi_aperture(7) says so. Threads: any.
 #pragma once
 
 #include <memory>
