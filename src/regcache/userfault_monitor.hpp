@@ -1,11 +1,12 @@
 // The monitor that the kernel itself is: fi_mr(3), FI_MR_CACHE_MONITOR=userfaultfd.
 //
-// Whoever unmaps, moves or drops watched memory, however it is called, waits in the kernel until a
-// thread of ours has read that it does (userfault_reader.hpp).
+// Whoever unmaps, moves or drops watched memory, however it is called, waits in the kernel until
+// a thread of ours has read that it does (userfault_reader.hpp).
 //
 // What it cannot see: mprotect(2), and what is done to a file through a descriptor, so only memory
-// that is private and of no file is watched. Nor guard pages of madvise(2), shmat(2) with SHM_REMAP,
-// pages that another userfaultfd moves away, and _Fork(3): fi_aperture(7) says so. Threads: any.
+// that is private and of no file is watched. Nor guard pages of madvise(2), shmat(2) with
+// SHM_REMAP, pages that another userfaultfd moves away, and _Fork(3): fi_aperture(7) says so.
+// Threads: any.
 #pragma once
 
 #include <memory>
