@@ -17,12 +17,21 @@ SOURCE = os.environ.get("APERTURE_RPMA_SOURCE", "")
 EXAMPLES = {
     "01-connection": ((), ""),
     "02-read-to-volatile": ((), "Read a message: Hello client!"),
+    "03-read-to-persistent": ((), "Translation: "),
+    "04-write-to-persistent": ((), "Translation: "),
+    "05-flush-to-persistent": ((), "Translation: "),
+    "06-multiple-connections": (("7",), "My names is: "),
+    "06scch-multiple-connections": (("7",), "My names is: "),
     "07-atomic-write": (("1st_word", "2nd_word", "3rd_word"), ""),
     "08-messages-ping-pong": (("7", "3"), "Value received: 9"),
+    "08srq-simple-messages-ping-pong-with-srq": (("7", "3"), "Value received: 9"),
     "09-flush-to-persistent-GPSPM": ((), "Translation: "),
+    "09scch-flush-to-persistent-GPSPM": ((), "Translation: "),
     "10-send-with-imm": (("1234", "1st_word"), ""),
     "11-write-with-imm": (("1234",), ""),
     "12-receive-completion-queue": (("7", "3"), "Value received: 9"),
+    "12scch-receive-completion-queue": (("7", "3"), "Value received: 9"),
+    "13-messages-ping-pong-with-srq": (("7", "3"), "value received: 9"),
 }
 
 
