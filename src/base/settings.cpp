@@ -183,9 +183,10 @@ string wish_of(const Setting& setting) {
   return before + string(setting.words);
 }
 
-// The doors refuse these with a sentence of their own.
-bool is_refused_where_read(const Setting& setting) noexcept {
-  return setting.kind == Kind::list || setting.kind == Kind::interface;
+// A door refuses these with a sentence of its own, which is logged as refusals are: at warn.
+bool is_told_as_refused(const Setting* setting) noexcept {
+  return setting != nullptr && log_level() != LogLevel::off &&
+         (setting->kind == Kind::list || setting->kind == Kind::interface);
 }
 
 // What people get wrong besides letters: underscores, and which names begin with FI_.
@@ -288,7 +289,7 @@ void check_settings() noexcept {
     // out of memory: what is wrong with a setting is the least that is to be said then
     return no_throw([]() -> Status {
              each_fault(environ, [](const string& fault, const Setting* setting) {
-               if (setting != nullptr && is_refused_where_read(*setting)) return;
+               if (is_told_as_refused(setting)) return;
                log_line(LogLevel::warn, "%s", fault.c_str());
              });
              return Errc::ok;

@@ -1,7 +1,9 @@
 // The table of settings: what is legal, and what is said of the rest.
 #include "base/settings.hpp"
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "base/forked.hpp"
@@ -149,7 +151,10 @@ TEST(Settings, a_door_says_a_fault_once_and_unasked) {
   for (const char* level : {"", "warn"}) {
     const std::string said = said_at_the_door(level);
     EXPECT_TRUE(has(said, "APERTURE_CMA=x means nothing")) << said;
-    EXPECT_EQ(said.find('\n'), said.size() - 1) << said;
+    // the door's refusal names it where refusals are logged
+    const bool is_refused_aloud = std::strcmp(level, "warn") == 0;
+    EXPECT_NE(has(said, "APERTURE_MR_MODE=x means nothing"), is_refused_aloud) << said;
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), is_refused_aloud ? 1 : 2) << said;
   }
   EXPECT_EQ(said_at_the_door("off"), "");
 }

@@ -82,6 +82,12 @@ class Loading(Door):
             wanted = os.path.normpath(f"{os.path.dirname(own)}/../lib/aperture/libibverbs.so.1")
             self.assertEqual(done.stdout.strip(), wanted, done.stderr)
 
+    def test_a_setting_that_means_nothing_is_named_where_only_a_door_sees_it(self):
+        for setting, program in (("FI_APERTURE_IFACE=nonsense", "ibv_devinfo"),
+                                 ("APERTURE_MR_MODE=bogus", "fi_info")):
+            done = self.run_in("env", setting, program)
+            self.assertIn(f"{setting} means nothing, so ", done.stderr)
+
     def test_without_the_door_there_is_no_aperture0(self):
         done = self.call("ibv_devices")
         self.assertNotIn("aperture0", done.stdout)
