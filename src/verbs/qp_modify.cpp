@@ -56,7 +56,8 @@ constexpr uint32_t kMeaningful = ib::kAllowRemoteWrite | ib::kAllowRemoteRead |
                                  ib::kAllowRemoteAtomic | ib::kAllowFlushGlobal |
                                  ib::kAllowFlushPersistent;
 constexpr uint32_t kKnownAccess = kMeaningful | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND |
-                                  IBV_ACCESS_ON_DEMAND | IBV_ACCESS_OPTIONAL_RANGE;
+                                  IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND |
+                                  IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE;
 
 // The attributes that a type has: those of the other half of an XRC connection are dropped, as the
 // kernel does (modify_qp_mask() of its uverbs_cmd.c), so that programs may name all of RC's.

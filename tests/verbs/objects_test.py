@@ -281,8 +281,10 @@ class QueuePairs(Objects):
         init = QPAttr(qp_state=e.IBV_QPS_INIT, port_num=1)
         flushes = 1 << 8 | 1 << 9  # IBV_ACCESS_FLUSH_GLOBAL and _PERSISTENT, younger than this file
         optional = 0x3ff00000  # IBV_ACCESS_OPTIONAL_RANGE
-        for access in (e.IBV_ACCESS_ON_DEMAND, flushes, e.IBV_ACCESS_RELAXED_ORDERING, optional,
-                       ALL | flushes | optional | e.IBV_ACCESS_ON_DEMAND):
+        of_regions = e.IBV_ACCESS_ZERO_BASED | e.IBV_ACCESS_HUGETLB | e.IBV_ACCESS_ON_DEMAND
+        for access in (e.IBV_ACCESS_ON_DEMAND, e.IBV_ACCESS_ZERO_BASED, e.IBV_ACCESS_HUGETLB,
+                       flushes, e.IBV_ACCESS_RELAXED_ORDERING, optional,
+                       ALL | flushes | optional | of_regions):
             init.qp_access_flags = access
             qp.modify(init, everything)
             self.assertEqual(qp.query(e.IBV_QP_ACCESS_FLAGS)[0].qp_access_flags, access)

@@ -50,11 +50,24 @@ TEST_F(Refusals, each_send_that_is_refused_for_one_reason) {
   wr.num_sge = 2;
   EXPECT_EQ(post_wr(here_->qp, wr), EINVAL);
   EXPECT_EQ(here_->post(IBV_WR_TSO, one), EINVAL);
+  EXPECT_EQ(here_->post(IBV_WR_SEND, one, 0, 0, 0, 1 << 5), EINVAL);
+  wr = send_wr(IBV_WR_SEND, one);
+  wr.num_sge = -1;
+  EXPECT_EQ(post_wr(here_->qp, wr), EINVAL);
   int posted = 0;
   while (here_->post(IBV_WR_SEND, one, 0, 0, 0, 0) == 0) ++posted;  // nobody receives
   EXPECT_EQ(posted, static_cast<int>(kDepth));
   EXPECT_EQ(here_->post(IBV_WR_SEND, one), ENOMEM);
   here_.reset();  // before the memory of what waits
+}
+
+TEST_F(Refusals, a_checksum_of_ip_is_asked_of_a_connection_for_nothing) {
+  Memory m(pd_, 16);
+  ASSERT_EQ(there_->receive(m.sge(8, 8)), 0);
+  ASSERT_EQ(here_->post(IBV_WR_SEND, m.sge(0, 8), 0, 0, 0, IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM),
+            0);
+  EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(there_->completion().byte_len, 8u);
 }
 
 TEST_F(Refusals, each_receive_that_is_refused_for_one_reason) {

@@ -65,7 +65,8 @@ class Sentences(Door):
             "the queue pair is in RESET", "5 pieces, and max_send_sge is 4",
             "129 bytes inline, and max_inline_data is 128", "operation 4 takes no inline data",
             "7 bytes for an operation on 8", "2147483656 bytes, and max_msg_sz is 2147483648",
-            "there is no operation 10", full, full)
+            "there is no operation 10", "send_flags 0x20 have unknown bits", "num_sge is -1",
+            full, full)
 
     def test_a_refused_receive_says_the_one_thing_that_was_wrong(self):
         self.assert_in_order(
