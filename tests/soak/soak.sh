@@ -71,7 +71,7 @@ APERTURE_LIVE_FUZZ_SECONDS=$((minutes * 60)) part live-attackers "${repeat[@]}" 
   --label live --rounds 1 --limit-factor $((minutes + 2)) --seed "$seed" --keep "$keep"
 mkdir -p "$keep/clients"
 part clients "${repeat[@]}" --label client --rounds "${APERTURE_CLIENT_ROUNDS:-20}" \
-  --seed "$seed" --keep "$keep/clients"
+  --seed "$seed" --jobs "$(nproc)" --keep "$keep/clients"
 APERTURE_BETWEEN_HOSTS=all part between-hosts "${repeat[@]}" --label room_hosts --rounds 1 \
   --limit-factor 10 --seed "$seed" --keep "$keep"
 part repetitions "${repeat[@]}" --minutes "$minutes" --seed "$seed"
