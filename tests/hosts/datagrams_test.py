@@ -47,6 +47,10 @@ class Datagrams(players.BetweenHosts):
     def test_a_message_longer_than_the_way_carries_arrives_whole(self):
         self.ud(self.hosts(), "-g", "0", "-s", "4000", "-n", "200")
 
+    def test_the_parts_of_a_message_may_overtake_each_other(self):
+        hosts = self.hosts(disorder=4)
+        self.ud(hosts, "-g", "0", "-s", "4000", "-n", "200")
+
     def test_an_interface_serves_at_all_of_its_addresses(self):
         hosts = self.hosts(iface="name")
         self.ud(hosts, "-g", "0")

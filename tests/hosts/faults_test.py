@@ -240,6 +240,17 @@ class Faults(unittest.TestCase):
         took = self.exchange(self.hosts(delay_ms=20), count)
         say(f"20 ms each way: {count} messages each way in {took:.1f} s")
 
+    def test_packets_overtake_each_other(self):
+        count = 2000 * setting("APERTURE_LOSSY_TIMES", 1)
+        hosts = self.hosts(disorder=5)
+        took = self.exchange(hosts, count)
+        with open(f"/proc/{hosts.server.pid}/net/netstat", encoding="ascii") as counters:
+            names, values = [line.split() for line in counters if line.startswith("TcpExt:")]
+        early = int(values[names.index("TCPOFOQueue")])
+        self.assertGreater(early, count // 100)
+        say(f"of five packets one is overtaken: {count} messages each way in {took:.1f} s, "
+            f"{early} packets came early")
+
     def over_bad_memory(self, *env) -> list[dict]:
         """What both say of messages of all sizes, of whose large packets one in 40 has a flipped
         bit that TCP does not find; the environment of each."""

@@ -219,22 +219,62 @@ class Damage:
         return bytes(spoilt)
 
 
-def relay(fds: list[int], delay_s: float, damage: int):
-    """Passes each packet of either tunnel device on to the other, so much later, and damages one
-    in so many (0: none)."""
-    damaged = Damage(damage)
+class Disorder:
+    """Lets the next two packets that go the same way overtake every Nth, if they come soon."""
+    SOON_S = 0.002
+
+    def __init__(self, every: int):
+        self.every = every
+        self.passed = 0
+        # of a way: one that waits, how many it still lets by, and until when
+        self.held: dict[int, tuple[bytes, int, float]] = {}
+
+    def past(self, way: int, packet: bytes) -> list[bytes]:
+        """What goes on now."""
+        if self.every == 0:
+            return [packet]
+        if way in self.held:
+            waiting, ahead, until = self.held[way]
+            if ahead > 1:
+                self.held[way] = waiting, ahead - 1, until
+                return [packet]
+            del self.held[way]
+            return [packet, waiting]
+        self.passed += 1
+        if self.passed % self.every != 0:
+            return [packet]
+        self.held[way] = packet, 2, time.monotonic() + self.SOON_S
+        return []
+
+    def overdue(self) -> list[tuple[int, bytes]]:
+        now = time.monotonic()
+        due = [(way, packet) for way, (packet, _, until) in self.held.items() if until <= now]
+        for way, _ in due:
+            del self.held[way]
+        return due
+
+
+def relay(fds: list[int], delay_s: float, damage: int, disorder: int):
+    """Passes each packet of either tunnel device on to the other, so much later, damages one in so
+    many, and lets one in so many be overtaken (0: none)."""
+    damaged, disordered = Damage(damage), Disorder(disorder)
     under_way: collections.deque[tuple[float, int, bytes]] = collections.deque()
     while True:
         wait = max(0.0, under_way[0][0] - time.monotonic()) if under_way else None
+        if disordered.held:
+            wait = min(Disorder.SOON_S, wait or Disorder.SOON_S)
         for fd in select.select(fds, [], [], wait)[0]:
             try:
                 for _ in range(64):
                     packet = damaged.done_to(os.read(fd, 65536))
-                    under_way.append((time.monotonic() + delay_s, fds[1 - fds.index(fd)], packet))
+                    to = fds[1 - fds.index(fd)]
+                    under_way.extend((time.monotonic() + delay_s, to, each)
+                                     for each in disordered.past(to, packet))
             except BlockingIOError:
                 pass
             except OSError:  # the device is down
                 time.sleep(0.001)
+        under_way.extend((time.monotonic() + delay_s, *each) for each in disordered.overdue())
         while under_way and under_way[0][0] <= time.monotonic():
             _, fd, packet = under_way.popleft()
             try:
@@ -245,13 +285,14 @@ def relay(fds: list[int], delay_s: float, damage: int):
 
 class TwoHosts:
     def __init__(self, *, env: dict[str, str] | None = None, iface: str | None = "address",
-                 mtu=1500, loss=0.0, delay_ms=0.0, damage=0):
+                 mtu=1500, loss=0.0, delay_ms=0.0, damage=0, disorder=0):
         """iface: what FI_APERTURE_IFACE says, "address" or "name" of the interface, or None.
-        damage: of so many large packets one (0: none), see Damage. What this machine cannot do is a
-        unittest.SkipTest: the other cases of a program go on."""
-        by_relay = delay_ms > 0 or damage > 0
+        damage: of so many large packets one (0: none), see Damage. disorder: of so many packets one
+        is overtaken (0: none). What this machine cannot do is a unittest.SkipTest: the other cases
+        of a program go on."""
+        by_relay = delay_ms > 0 or damage > 0 or disorder > 0
         if by_relay and not os.path.exists("/dev/net/tun"):
-            raise unittest.SkipTest("there is no /dev/net/tun to delay or damage packets by")
+            raise unittest.SkipTest("there is no /dev/net/tun to do something to packets by")
         if loss > 0 and not shutil.which("nft"):
             raise unittest.SkipTest("nft is not installed")
         self.hosts = []
@@ -262,7 +303,7 @@ class TwoHosts:
         self.server, self.client = self.hosts
         self.relay = None
         if by_relay:
-            self.join_by_relay(mtu, delay_ms, damage)
+            self.join_by_relay(mtu, f"{delay_ms / 1000}, {damage}, {disorder}")
         else:
             ends = [("name", host.device, "mtu", str(mtu), "netns", str(host.pid))
                     for host in self.hosts]
@@ -276,7 +317,7 @@ class TwoHosts:
             host.run("ip", "route", "add", "default", "dev", host.device)
             self.spoil(host, loss)
 
-    def join_by_relay(self, mtu: int, delay_ms: float, damage: int):
+    def join_by_relay(self, mtu: int, what: str):
         """By tunnel devices instead of Ethernet: not every kernel delays packets by itself."""
         fds = []
         for host in self.hosts:
@@ -285,7 +326,7 @@ class TwoHosts:
                 fcntl.ioctl(fds[-1], TUNSETIFF,
                             struct.pack("16sH22x", host.device.encode(), IFF_TUN | IFF_NO_PI))
             host.run("ip", "link", "set", host.device, "mtu", str(mtu))
-        code = f"import two_hosts; two_hosts.relay({fds}, {delay_ms / 1000}, {damage})"
+        code = f"import two_hosts; two_hosts.relay({fds}, {what})"
         self.relay = subprocess.Popen([sys.executable, "-c", code], pass_fds=fds, cwd=HERE)
         for fd in fds:
             os.close(fd)
