@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
@@ -12,6 +13,7 @@ namespace aperture::nic {
 
 namespace {
 
+constexpr size_t kMostAskAtOnce = 64;  // of one process; each may take three descriptors with it
 constexpr uint64_t kLongestConnectNs = 1'000'000'000'000'000;  // a number that a clock can bear
 
 }  // namespace
@@ -50,9 +52,67 @@ void ConnectingSide::begin(ListenerId id, const Address& remote, const wire::Pri
   if (doorway != nullptr && doorway->has_ticket(id, remote)) return started->start(true);
   // who has a key to prove asks for something new to prove it by
   const bool may_ask = listener->end.auth_key == nullptr && !local.is_any_ip();
+  if (may_ask && request == nullptr) return take_turn(pair, *started);
+  // an application may take its time to answer a request: many would wait for that one
   const std::shared_ptr<HostPeer> met = may_ask ? peers_.find_at(remote) : nullptr;
   if (met != nullptr) return started->start_at(met->incarnation());
   started->start(false);
+}
+
+// --- turns ---------------------------------------------------------------------------------------
+
+// Without memory for a queue it begins at once, as if it were alone.
+void ConnectingSide::take_turn(const EndPair& pair, Connector& connector) noexcept {
+  const Address port = pair.second.of_port();
+  const Status queued = no_throw([&] { turns_[port].queue.push_back(pair); });
+  if (!queued) return connector.start(false);
+  connector.set_turn(Connector::Turn::queued);
+  call_next(port);
+}
+
+// Later: whoever says so is in the midst of something.
+void ConnectingSide::end_turn(Connector& connector) noexcept {
+  if (connector.turn() != Connector::Turn::taken) return;
+  connector.set_turn(Connector::Turn::none);
+  const Address port = connector.remote().of_port();
+  assert(turns_.contains(port) && turns_.at(port).taken != 0);
+  --turns_.at(port).taken;
+  control_.post([this, port] { call_next(port); });
+}
+
+// Those who wait for what this one finds out, and are to wait no longer.
+std::deque<EndPair> ConnectingSide::queue_of(const Connector& connector) noexcept {
+  if (connector.turn() != Connector::Turn::taken) return {};
+  return std::exchange(turns_.at(connector.remote().of_port()).queue, {});
+}
+
+void ConnectingSide::call_next(const Address& port) noexcept {
+  while (true) {
+    const auto at = turns_.find(port);
+    if (at == turns_.end()) return;
+    Turns& turns = at->second;
+    if (turns.queue.empty()) {
+      if (turns.taken == 0) turns_.erase(at);
+      return;
+    }
+    const std::shared_ptr<HostPeer> met = peers_.find_at(port);
+    if (turns.taken >= (met != nullptr ? kMostAskAtOnce : 1)) return;
+    const EndPair pair = turns.queue.front();
+    turns.queue.pop_front();
+    Connector* const next = find(pair);
+    if (next == nullptr || next->turn() != Connector::Turn::queued) continue;
+    ++turns.taken;
+    next->set_turn(Connector::Turn::taken);
+    if (met != nullptr) {
+      next->start_at(met->incarnation());
+    } else {
+      next->start(false);
+    }
+  }
+}
+
+void ConnectingSide::on_connector_waits(Connector& connector) noexcept {
+  end_turn(connector);
 }
 
 void ConnectingSide::withdraw_all(ListenerId id) noexcept {
@@ -77,6 +137,7 @@ std::unique_ptr<Connector> ConnectingSide::take(const EndPair& pair) noexcept {
   std::unique_ptr<Connector> taken = std::move(it->second);
   attempts_.erase(taken->attempt());
   connectors_.erase(it);
+  end_turn(*taken);
   assert(attempts_.size() == connectors_.size());
   return taken;
 }
@@ -92,10 +153,20 @@ Connector* ConnectingSide::of_attempt(uint32_t attempt, const Peer& peer) const 
 }
 
 void ConnectingSide::on_connector_failed(Connector& connector, Errc why) noexcept {
-  const EndPair pair{connector.end().listener, connector.remote()};
-  const std::unique_ptr<Connector> gone = take(pair);
-  const ListeningEnd* const listener = listeners_.find(pair.first);
-  if (listener != nullptr) listener->events().on_connect_failed(pair.second, why);
+  const EndPair first{connector.end().listener, connector.remote()};
+  const bool is_anybody_there = peers_.find_at(connector.remote()) != nullptr;
+  const std::deque<EndPair> queue =
+      why == Errc::timed_out && !is_anybody_there ? queue_of(connector) : std::deque<EndPair>{};
+  const auto fail = [&](const EndPair& pair) {
+    const std::unique_ptr<Connector> gone = take(pair);
+    const ListeningEnd* const listener = listeners_.find(pair.first);
+    if (listener != nullptr) listener->events().on_connect_failed(pair.second, why);
+  };
+  fail(first);
+  for (const EndPair& pair : queue) {
+    const Connector* const waiting = find(pair);
+    if (waiting != nullptr && waiting->turn() == Connector::Turn::queued) fail(pair);
+  }
 }
 
 // --- to the process there ------------------------------------------------------------------------

@@ -3,9 +3,16 @@
 //
 // One pair of endpoints has one connector; the answers of peers find it by the number of its
 // attempt, which is never used again. A connector that ends is gone from here before anybody is
-// told. Owned by the control thread.
+// told.
+//
+// Queue pairs share ports, and a program connects hundreds of them at once: connects to one port
+// take turns. Before it is known which process has the port, one finds that out over TCP, and where
+// nobody answers that one in time, none is answered; then some ask that process at once, and the
+// next when it has answered. Who has to wait for anything else gives up its turn. Owned by the
+// control thread.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <unordered_map>
@@ -47,6 +54,7 @@ class ConnectingSide final : public PeerAnswers, private ConnectorHost {
  private:
   // ConnectorHost
   void on_offer(Connector& connector, const wire::Answer& offer) noexcept override;
+  void on_connector_waits(Connector& connector) noexcept override;
   void on_connector_failed(Connector& connector, Errc why) noexcept override;
   // PeerAnswers
   void on_peer_joined(Peer& peer) noexcept override;
@@ -63,6 +71,10 @@ class ConnectingSide final : public PeerAnswers, private ConnectorHost {
   Status stay(Connector& connector, const wire::Answer& offer);
   void open(Connector& connector, Peer& peer) noexcept;
   Connector* of_attempt(uint32_t attempt, const Peer& peer) const noexcept;
+  void take_turn(const EndPair& pair, Connector& connector) noexcept;
+  void end_turn(Connector& connector) noexcept;
+  std::deque<EndPair> queue_of(const Connector& connector) noexcept;
+  void call_next(const Address& port) noexcept;
 
   ControlThread& control_;
   const Identity& self_;
@@ -74,6 +86,11 @@ class ConnectingSide final : public PeerAnswers, private ConnectorHost {
   uint32_t next_attempt_ = 1;
   std::map<EndPair, std::unique_ptr<Connector>> connectors_;
   std::unordered_map<uint32_t, Connector*> attempts_;  // the same, by attempt
+  struct Turns {
+    size_t taken = 0;
+    std::deque<EndPair> queue;  // some may be gone
+  };
+  std::map<Address, Turns> turns_;  // by port
 };
 
 }  // namespace aperture::nic

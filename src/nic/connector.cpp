@@ -197,6 +197,7 @@ void Connector::yield() noexcept {
 void Connector::wait() noexcept {
   stage_ = Stage::waiting;
   set_pause(limits_.waiting_ns);
+  host_.on_connector_waits(*this);
 }
 
 // Who was to be met and was not is reached over TCP, and so is who was asked without a ticket and
@@ -213,6 +214,7 @@ void Connector::try_again_within(uint64_t longest_pause_ns) noexcept {
   stage_ = Stage::waiting;
   const uint64_t doublings = std::min<uint64_t>(tries_ == 0 ? 0 : tries_ - 1, 10);
   set_pause(std::min(kFirstPauseNs << doublings, longest_pause_ns));
+  host_.on_connector_waits(*this);
 }
 
 void Connector::stop_waiting() noexcept {
@@ -238,9 +240,14 @@ void Connector::hang_up() noexcept {
   assert(!tcp_);
 }
 
+// A process that was asked and is there answers: that its turn comes late, as where it is asked
+// for thousands of lanes at once, is no sign that the endpoint is not there.
 void Connector::on_deadline() noexcept {
   deadline_timer_ = 0;
-  fail(Errc::timed_out);
+  if (stage_ != Stage::opening || is_overdue_) return fail(Errc::timed_out);
+  is_overdue_ = true;
+  deadline_ns_ = now_ns() + kLongestAnswerNs;
+  set_deadline();
 }
 
 void Connector::fail(Errc why) noexcept {

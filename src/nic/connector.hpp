@@ -7,8 +7,9 @@
 // What ends a try (a reset, a peer that vanished, "busy", "not yet", no answer to the dialing) is
 // tried again until the deadline; that nobody listens is an answer. joining and opening happen on a
 // Peer, so the host takes those steps and says with enter() and try_again() what came of them. A
-// connected endpoint's request has no deadline while it is opening: an application decides. Owned
-// by the control thread.
+// connected endpoint's request has no deadline while it is opening: an application decides. Where
+// connects to one port take turns (ConnectingSide), one that is queued waits for the host to say how
+// it goes on, and its turn is over when it waits for anything else. Owned by the control thread.
 #pragma once
 
 #include <array>
@@ -30,6 +31,8 @@ class ConnectorHost {
   // stays, take_connection(). The host joins the process or uses the peer that it has, and opens
   // the lane.
   virtual void on_offer(Connector& connector, const wire::Answer& offer) noexcept = 0;
+  // It waits, be it for the other side's connect or before another try.
+  virtual void on_connector_waits(Connector& connector) noexcept = 0;
   // It came to nothing. The connector may be destroyed.
   virtual void on_connector_failed(Connector& connector, Errc why) noexcept = 0;
 };
@@ -37,6 +40,7 @@ class ConnectorHost {
 class Connector {
  public:
   enum class Stage : uint8_t { dialing, greeting, waiting, joining, opening };
+  enum class Turn : uint8_t { none, queued, taken };
 
   struct Limits {
     uint64_t timeout_ns = 5'000'000'000;  // all tries together
@@ -54,6 +58,10 @@ class Connector {
   // Begins with an offer that was made before: that process has the port, and is asked at once. If
   // it has it no longer, this dials. May call back, and be gone then.
   void start_at(const wire::Id128& incarnation) noexcept;
+
+  // The host's: whose turn it is. Nothing of this begins before it has one, if it is queued.
+  Turn turn() const noexcept { return turn_; }
+  void set_turn(Turn turn) noexcept { turn_ = turn; }
 
   // Our end; its address is the one that the other side is told.
   const LocalEnd& end() const noexcept { return end_; }
@@ -101,6 +109,7 @@ class Connector {
   static constexpr uint64_t kLongestPauseNs = 100'000'000;
   // The other side is about to be there, and somebody waits for it.
   static constexpr uint64_t kLongestNotYetNs = 20'000'000;
+  static constexpr uint64_t kLongestAnswerNs = 10'000'000'000;
   // For whoever is met in a directory to say who it is: another may have put its socket there.
   static constexpr uint64_t kLongestMeetingNs = 2'000'000'000;
   // A full queue of connections drops ours without a word, and TCP alone would ask again after 1 s.
@@ -124,10 +133,12 @@ class Connector {
   const Limits limits_;
   const std::optional<wire::PrivateData> request_;
 
-  Stage stage_ = Stage::dialing;
+  Stage stage_ = Stage::waiting;
   uint32_t tries_ = 0;  // so many times it was dialed
   uint32_t yields_ = 0;
-  bool may_meet_ = true;  // in the directory that both have: nobody has been looked for in vain
+  Turn turn_ = Turn::none;
+  bool is_overdue_ = false;  // the deadline has passed while an answer was due
+  bool may_meet_ = true;     // in the directory that both have: nobody has been looked for in vain
   ParentOnlyFd tcp_;
   ControlThread::WatchId watch_ = 0;
   uint64_t deadline_ns_ = 0;

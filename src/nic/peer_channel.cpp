@@ -15,7 +15,9 @@ namespace aperture::nic {
 
 namespace {
 
-constexpr size_t kMaxOutbox = 4096;  // messages; a peer that reads nothing for that long is cut off
+// Messages; a peer that reads nothing for that long is cut off. One of our own user may have us hold
+// as many as ask for, answer and close all the lanes that there can be: 40 MB.
+constexpr size_t kMaxOutbox = 4096, kMaxOwnOutbox = 65536;
 constexpr int kPacketsAtOnce = 16;   // then the other sockets have their turn
 constexpr uint64_t kFlushAfterNs = 2'000'000;
 
@@ -125,7 +127,7 @@ Status PeerChannel::send(const wire::PeerPacket& packet, std::span<const int> fd
     const Status s = send_packet(socket_.get(), packet.view(), fds);
     if (s.error() != Errc::again) return s;
   }
-  if (outbox_.size() == kMaxOutbox) return Errc::no_space;
+  if (outbox_.size() == (same_user_ ? kMaxOwnOutbox : kMaxOutbox)) return Errc::no_space;
   return no_throw([&] { return send_later(packet, fds); });
 }
 

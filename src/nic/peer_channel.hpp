@@ -96,7 +96,7 @@ class PeerChannel {
   const bool same_user_;
   ControlThread::WatchId watch_ = 0;
   ControlThread::TimerId flush_timer_ = 0;
-  std::deque<Outgoing> outbox_;  // bounded by kMaxOutbox
+  std::deque<Outgoing> outbox_;  // bounded: see send()
 
   wire::Id128 incarnation_{};
   wire::Id128 expected_nonce_{};
