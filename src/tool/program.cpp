@@ -134,6 +134,29 @@ bool is_for_musl(int fd, const Segments& segments) {
   return name.rfind("ld-musl-", 0) == 0 || needs_library(fd, segments, "libc.musl-");
 }
 
+// Whether the Go compiler has made it: one of its notes is Go's build ID, whoever has linked it.
+bool is_gos(int fd, const Segments& segments) {
+  constexpr uint64_t kMostBytes = 4096;
+  constexpr uint32_t kBuildId = 4;
+  for (const Elf64_Phdr& segment : segments.all) {
+    if (segment.p_type != PT_NOTE) continue;
+    std::vector<char> notes(std::min<uint64_t>(segment.p_filesz, kMostBytes));
+    const ssize_t n = ::pread(fd, notes.data(), notes.size(), static_cast<off_t>(segment.p_offset));
+    const uint64_t size = n > 0 ? static_cast<uint64_t>(n) : 0;
+    const auto padded = [](uint64_t length) { return (length + 3) & ~uint64_t{3}; };
+    Elf64_Nhdr note;
+    for (uint64_t at = 0; at + sizeof note + 4 <= size;) {
+      std::memcpy(&note, notes.data() + at, sizeof note);
+      const char* const name = notes.data() + at + sizeof note;
+      if (note.n_type == kBuildId && note.n_namesz == 4 && std::memcmp(name, "Go\0", 4) == 0) {
+        return true;
+      }
+      at += sizeof note + padded(note.n_namesz) + padded(note.n_descsz);
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Program find_program(const std::string& command, const std::string& search_path) {
@@ -191,9 +214,9 @@ std::string why_out_of_reach(const std::string& path) {
   }
   if (!has_interpreter(segments)) {
     return path +
-           " is statically linked, so it cannot load a provider or a preloaded library; link it "
-           "with "
-           "the shared libfabric or libibverbs.";
+           " is statically linked, so it cannot load a provider or a preloaded library, and finds "
+           "nothing of the device under /sys and /dev; link it with the shared libfabric or "
+           "libibverbs.";
   }
   struct stat st;
   const bool changes_user = ::fstat(fd.get(), &st) == 0 && (st.st_mode & (S_ISUID | S_ISGID)) != 0;
@@ -201,6 +224,12 @@ std::string why_out_of_reach(const std::string& path) {
     return path + (changes_user ? " is set-user-ID or set-group-ID" : " has file capabilities") +
            ", so it may drop the environment that leads to Aperture; start it first and "
            "`aperture run` inside it.";
+  }
+  if (is_gos(fd.get(), segments)) {
+    return path +
+           " is a Go program: what Go asks of the kernel by itself (os.ReadDir, os.Stat, "
+           "filepath.Glob) finds nothing of the device under /sys and /dev; what it calls through "
+           "cgo does.";
   }
   return {};
 }

@@ -23,7 +23,8 @@ struct Program {
 Program find_program(const std::string& command, const std::string& search_path);
 
 // One sentence on why Aperture will not reach this program (statically linked, built for another
-// machine or C library, set-user-ID), or empty. Nothing is said about scripts and unreadable files.
+// machine or C library, set-user-ID) or not all of it (Go's), or empty. Nothing is said about
+// scripts and unreadable files.
 std::string why_out_of_reach(const std::string& path);
 
 // False: it is built for another machine than this command, or for musl, so that its ld.so would

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <utility>
 
 namespace aperture::tool {
 namespace {
@@ -102,6 +104,35 @@ TEST_F(ProgramTest, an_ordinary_program_is_within_reach) {
 TEST_F(ProgramTest, a_static_one_is_not) {
   const std::string why = why_out_of_reach(write("static", elf(kOwn, PT_LOAD), 0755));
   EXPECT_NE(why.find("statically linked"), std::string::npos) << why;
+  EXPECT_NE(why.find("nothing of the device under /sys"), std::string::npos) << why;
+}
+
+// A program that loads libraries, with a note behind its program headers.
+TEST_F(ProgramTest, one_of_gos_is_reached_in_part) {
+  const auto with_note = [this](uint32_t type, const std::string& name, uint64_t size_of_notes) {
+    std::string bytes = elf(kOwn, PT_INTERP);
+    Elf64_Phdr segment{};
+    segment.p_type = PT_NOTE;
+    segment.p_offset = bytes.size() + sizeof segment;
+    segment.p_filesz = size_of_notes;
+    bytes.append(reinterpret_cast<const char*>(&segment), sizeof segment);
+    bytes[offsetof(Elf64_Ehdr, e_phnum)] = 2;
+    for (const auto& [note, owner] :
+         {std::pair{uint32_t{NT_GNU_BUILD_ID}, std::string("GNU\0", 4)}, std::pair{type, name}}) {
+      Elf64_Nhdr header{4, 5, note};
+      bytes.append(reinterpret_cast<const char*>(&header), sizeof header);
+      bytes.append(owner).append("12345\0\0", 8);
+    }
+    return why_out_of_reach(write("noted", bytes, 0755));
+  };
+  constexpr uint64_t kBoth = 2 * (sizeof(Elf64_Nhdr) + 4 + 8);
+  const std::string go("Go\0\0", 4);
+  EXPECT_NE(with_note(4, go, kBoth).find("is a Go program"), std::string::npos);
+  EXPECT_NE(with_note(4, go, uint64_t{1} << 60).find("is a Go program"), std::string::npos);
+  EXPECT_EQ(with_note(4, "GNU" + std::string(1, '\0'), kBoth), "");
+  EXPECT_EQ(with_note(1, go, kBoth), "");
+  EXPECT_EQ(with_note(4, go, kBoth / 2), "");
+  EXPECT_EQ(with_note(4, go, kBoth / 2 + 13), "");
 }
 
 TEST_F(ProgramTest, one_for_another_machine_is_not) {

@@ -119,6 +119,18 @@ class Loading(Door):
         self.assertEqual(done.returncode, 42, done.stderr)
 
 
+    def test_a_static_program_is_told_once_that_it_finds_no_device(self):
+        program = f"{self.folder}/static"
+        built = subprocess.run(["cc", "-static", "-x", "c", "-", "-o", program],
+                               input="#include <unistd.h>\nint main(void) { return "
+                                     "access(\"/sys/class/infiniband/aperture0\", F_OK) != 0; }\n",
+                               capture_output=True, text=True, check=False)
+        self.assertEqual(built.returncode, 0, built.stderr)
+        for word in ("run", "explain"):
+            done = self.call(APERTURE, word, "--", program)
+            self.assertEqual(done.returncode, self.call(program).returncode, done.stderr)
+            self.assertEqual(done.stderr.count("nothing of the device under /sys"), 1, done.stderr)
+
     def test_a_cgo_program(self):
         """Of threads and stacks that are Go's own: it moves bytes while goroutines come and go."""
         if shutil.which("go") is None:
@@ -136,7 +148,9 @@ class Loading(Door):
                          done.stderr)
         self.assertNotEqual(self.call(program).returncode, 0, "without the door")
         # as docs/man/aperture0.7 says of what makes its own system calls
-        self.assertEqual(self.run_in(program, "look").stdout, self.call(program, "look").stdout)
+        done = self.run_in(program, "look")
+        self.assertEqual(done.stdout, self.call(program, "look").stdout)
+        self.assertEqual(done.stderr.count("is a Go program"), 1, done.stderr)
 
 
 class Rootless(Door):
