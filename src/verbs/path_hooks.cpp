@@ -1,16 +1,20 @@
 // The functions of libc that take a path, so that /dev/infiniband and the device's folders of /sys
 // exist: see path_table.hpp for what is ours, path_next.hpp for what a hook is. What is done with a
-// path of ours the kernel does with one of the tree of path_tree.hpp.
+// path of ours the kernel does with one of the tree of path_tree.hpp. Those that list folders are
+// in path_folder_hooks.cpp, those that walk through them in path_walk_hooks.cpp.
 
 // The plain functions are defined here, so no header may give them other names or bodies.
 #undef _FORTIFY_SOURCE
 #undef _FILE_OFFSET_BITS
 
-#include <dirent.h>
 #include <fcntl.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -20,8 +24,7 @@
 
 #include "base/log.hpp"
 #include "verbs/path_fds.hpp"
-#include "verbs/path_next.hpp"
-#include "verbs/path_tree.hpp"
+#include "verbs/path_place.hpp"
 
 namespace aperture::verbs {
 
@@ -43,18 +46,20 @@ using ReadLinkAtChk = ssize_t(int, const char*, char*, size_t, size_t);
 using RealPath = char*(const char*, char*);
 using RealPathChk = char*(const char*, char*, size_t);
 using CanonicalName = char*(const char*);
-using OpenDir = DIR*(const char*);
-template <typename Entry>
-using Choose = int(const Entry*);
-template <typename Entry>
-using Order = int(const Entry**, const Entry**);
-using ScanDir = int(const char*, dirent***, Choose<dirent>*, Order<dirent>*);
-using ScanDir64 = int(const char*, dirent64***, Choose<dirent64>*, Order<dirent64>*);
-using ScanDirAt = int(int, const char*, dirent***, Choose<dirent>*, Order<dirent>*);
-using ScanDirAt64 = int(int, const char*, dirent64***, Choose<dirent64>*, Order<dirent64>*);
 using ChDir = int(const char*);
 using GetAttribute = ssize_t(const char*, const char*, void*, size_t);
 using ListAttributes = ssize_t(const char*, char*, size_t);
+using FReopen = FILE*(const char*, const char*, FILE*);
+template <typename Buffer>
+using OfFileSystem = int(const char*, Buffer*);
+using StatFs = OfFileSystem<struct statfs>;
+using StatFs64 = OfFileSystem<struct statfs64>;
+using StatVfs = OfFileSystem<struct statvfs>;
+using StatVfs64 = OfFileSystem<struct statvfs64>;
+using PathConf = long(const char*, int);
+using Watch = int(int, const char*, uint32_t);
+using SpawnOpen = int(posix_spawn_file_actions_t*, int, const char*, int, mode_t);
+using SpawnChDir = int(posix_spawn_file_actions_t*, const char*);
 using GetCwd = char*(char*, size_t);
 using GetCwdChk = char*(char*, size_t, size_t);
 
@@ -69,20 +74,21 @@ using GetCwdChk = char*(char*, size_t, size_t);
   EACH(readlink, ReadLink) EACH(readlinkat, ReadLinkAt) \
   EACH(__readlink_chk, ReadLinkChk) EACH(__readlinkat_chk, ReadLinkAtChk) \
   EACH(realpath, RealPath) EACH(__realpath_chk, RealPathChk) \
-  EACH(canonicalize_file_name, CanonicalName) EACH(opendir, OpenDir) \
-  EACH(scandir, ScanDir) EACH(scandir64, ScanDir64) EACH(scandirat, ScanDirAt) \
-  EACH(scandirat64, ScanDirAt64) EACH(chdir, ChDir) EACH(getcwd, GetCwd) \
+  EACH(canonicalize_file_name, CanonicalName) EACH(chdir, ChDir) EACH(getcwd, GetCwd) \
   EACH(__getcwd_chk, GetCwdChk) EACH(getxattr, GetAttribute) \
   EACH(lgetxattr, GetAttribute) EACH(listxattr, ListAttributes) \
-  EACH(llistxattr, ListAttributes)
+  EACH(llistxattr, ListAttributes) EACH(freopen, FReopen) EACH(freopen64, FReopen) \
+  EACH(statfs, StatFs) EACH(statfs64, StatFs64) EACH(statvfs, StatVfs) \
+  EACH(statvfs64, StatVfs64) EACH(pathconf, PathConf) EACH(inotify_add_watch, Watch) \
+  EACH(posix_spawn_file_actions_addopen, SpawnOpen) \
+  EACH(posix_spawn_file_actions_addchdir_np, SpawnChDir)
 // clang-format on
 APERTURE_DEFINE_EACH_NEXT(path, APERTURE_EACH_PATH_HOOK)
 
-// Calls `call` with the place of a path that may be ours.
-template <typename Call>
-[[gnu::noinline, gnu::cold]] auto at_its_place(const char* path, Call&& call) {
-  const OurPath place(path);
-  return call(place);
+// Whoever opens to write what is only read.
+int refuse_writing(const OurPath& place) noexcept {
+  APERTURE_WARN("%s: what the device has there is read, not written", place.clean());
+  return hook_failed(EACCES);
 }
 
 // Opens what is ours and none of the tree's, or refuses what is not done there; false: the kernel
@@ -96,7 +102,7 @@ bool open_ours(const OurPath& place, const char* path, int flags, int& fd) noexc
       return true;
     case PathKind::in_tree:
       if ((flags & O_ACCMODE) == O_RDONLY) return false;
-      fd = hook_failed(EACCES);
+      fd = refuse_writing(place);
       return true;
     case PathKind::foreign: break;
   }
@@ -122,10 +128,14 @@ int access_ours(const OurPath& place, int how) noexcept {
   return 1;
 }
 
-// What a call that resolves paths has given back.
-char* out_of_tree(const OurPath& place, char* resolved) noexcept {
-  if (resolved != nullptr && place.is_ours()) leave_tree(resolved);
+// What a call that resolves paths has given back, or null.
+char* out_of_tree(char* resolved) noexcept {
+  if (resolved != nullptr) leave_tree(resolved);
   return resolved;
+}
+
+const char* file_system_of(const OurPath& place) noexcept {
+  return std::strncmp(place.clean(), "/dev/", 5) == 0 ? "/dev" : "/sys";
 }
 
 bool has_mode(int flags) noexcept {
@@ -143,21 +153,20 @@ mode_t mode_of(int flags, va_list args) noexcept {
 using namespace aperture::verbs;  // NOLINT: the hooks have to stand in the global namespace
 
 // open() and openat(), for files of any size: the arguments in parentheses stand before the path.
-#define APERTURE_UNPACK(...) __VA_ARGS__
-#define APERTURE_OPEN_HOOK(name, parameter, argument)                                    \
-  APERTURE_HOOK int name(APERTURE_UNPACK parameter const char* path, int flags, ...) {   \
-    va_list args;                                                                        \
-    va_start(args, flags);                                                               \
-    const mode_t mode = mode_of(flags, args);                                            \
-    va_end(args);                                                                        \
-    if (!may_be_ours(path)) [[likely]]                                                   \
-      return next_##name.get()(APERTURE_UNPACK argument path, flags, mode);              \
-    return at_its_place(path, [&](const OurPath& place) {                                \
-      int fd;                                                                            \
-      return open_ours(place, path, flags, fd)                                           \
-                 ? fd                                                                    \
-                 : next_##name.get()(APERTURE_UNPACK argument place.get(), flags, mode); \
-    });                                                                                  \
+#define APERTURE_OPEN_HOOK(name, parameter, argument)                                             \
+  APERTURE_HOOK int name(APERTURE_UNPACK parameter const char* path, int flags, ...) {            \
+    va_list args;                                                                                 \
+    va_start(args, flags);                                                                        \
+    const mode_t mode = mode_of(flags, args);                                                     \
+    va_end(args);                                                                                 \
+    if (!may_be_ours(path)) [[likely]]                                                            \
+      return next_##name.get()(APERTURE_UNPACK argument path, flags, mode);                       \
+    return at_its_place(start_of_path(APERTURE_FIRST argument), path, [&](const OurPath& place) { \
+      int fd;                                                                                     \
+      return open_ours(place, path, flags, fd)                                                    \
+                 ? fd                                                                             \
+                 : next_##name.get()(APERTURE_UNPACK argument place.get(), flags, mode);          \
+    });                                                                                           \
   }
 APERTURE_OPEN_HOOK(open, (), ());
 APERTURE_OPEN_HOOK(open64, (), ());
@@ -165,51 +174,43 @@ APERTURE_OPEN_HOOK(openat, (int at, ), (at, ));
 APERTURE_OPEN_HOOK(openat64, (int at, ), (at, ));
 
 // What a program calls that was compiled with _FORTIFY_SOURCE and gives no mode.
-#define APERTURE_OPEN_2_HOOK(name, parameter, argument)                            \
-  APERTURE_HOOK int name(APERTURE_UNPACK parameter const char* path, int flags) {  \
-    if (!may_be_ours(path)) [[likely]]                                             \
-      return next_##name.get()(APERTURE_UNPACK argument path, flags);              \
-    return at_its_place(path, [&](const OurPath& place) {                          \
-      int fd;                                                                      \
-      return open_ours(place, path, flags, fd)                                     \
-                 ? fd                                                              \
-                 : next_##name.get()(APERTURE_UNPACK argument place.get(), flags); \
-    });                                                                            \
+#define APERTURE_OPEN_2_HOOK(name, parameter, argument)                                           \
+  APERTURE_HOOK int name(APERTURE_UNPACK parameter const char* path, int flags) {                 \
+    if (!may_be_ours(path)) [[likely]]                                                            \
+      return next_##name.get()(APERTURE_UNPACK argument path, flags);                             \
+    return at_its_place(start_of_path(APERTURE_FIRST argument), path, [&](const OurPath& place) { \
+      int fd;                                                                                     \
+      return open_ours(place, path, flags, fd)                                                    \
+                 ? fd                                                                             \
+                 : next_##name.get()(APERTURE_UNPACK argument place.get(), flags);                \
+    });                                                                                           \
   }
 APERTURE_OPEN_2_HOOK(__open_2, (), ());
 APERTURE_OPEN_2_HOOK(__open64_2, (), ());
 APERTURE_OPEN_2_HOOK(__openat_2, (int at, ), (at, ));
 APERTURE_OPEN_2_HOOK(__openat64_2, (int at, ), (at, ));
 
-// Nodes are not opened by it, and what is in the tree is only read.
-#define APERTURE_FOPEN_HOOK(name)                                           \
-  APERTURE_HOOK FILE* name(const char* path, const char* mode) {            \
-    if (!may_be_ours(path)) [[likely]]                                      \
-      return next_##name.get()(path, mode);                                 \
-    return at_its_place(path, [&](const OurPath& place) -> FILE* {          \
-      const bool reads = mode[0] == 'r' && !std::strchr(mode, '+');         \
-      if (!place.is_ours() || (reads && place.kind() == PathKind::in_tree)) \
-        return next_##name.get()(place.get(), mode);                        \
-      errno = EACCES;                                                       \
-      return nullptr;                                                       \
-    });                                                                     \
+// Nodes are not opened by it, and what is in the tree is only read. freopen() closes the stream
+// before it fails: it is given a path that is nowhere.
+#define APERTURE_FOPEN_HOOK(name, more, argument, instead)                            \
+  APERTURE_HOOK FILE* name(const char* path, const char* mode APERTURE_UNPACK more) { \
+    if (!may_be_ours(path)) [[likely]]                                                \
+      return next_##name.get()(path, mode APERTURE_UNPACK argument);                  \
+    return at_its_place(AT_FDCWD, path, [&](const OurPath& place) -> FILE* {          \
+      const bool reads = mode[0] == 'r' && !std::strchr(mode, '+');                   \
+      if (!place.is_ours() || (reads && place.kind() == PathKind::in_tree))           \
+        return next_##name.get()(place.get(), mode APERTURE_UNPACK argument);         \
+      instead;                                                                        \
+      refuse_writing(place);                                                          \
+      return nullptr;                                                                 \
+    });                                                                               \
   }
-APERTURE_FOPEN_HOOK(fopen);
-APERTURE_FOPEN_HOOK(fopen64);
+APERTURE_FOPEN_HOOK(fopen, (), (), );
+APERTURE_FOPEN_HOOK(fopen64, (), (), );
+APERTURE_FOPEN_HOOK(freopen, (, FILE* stream), (, stream), next_freopen.get()("", mode, stream));
+APERTURE_FOPEN_HOOK(freopen64, (, FILE* stream), (, stream),
+                    next_freopen64.get()("", mode, stream));
 
-// A function whose arguments before the path, and behind it, are in parentheses, and which is
-// carried out at the path's place; `first` answers before.
-#define APERTURE_PATH_HOOK(Result, name, before, after, arguments_before, arguments_after, first) \
-  APERTURE_HOOK Result name(APERTURE_UNPACK before const char* path APERTURE_UNPACK after) {      \
-    if (!may_be_ours(path)) [[likely]]                                                            \
-      return next_##name.get()(                                                                   \
-          APERTURE_UNPACK arguments_before path APERTURE_UNPACK arguments_after);                 \
-    return at_its_place(path, [&](const OurPath& place) -> Result {                               \
-      first;                                                                                      \
-      return next_##name.get()(APERTURE_UNPACK arguments_before place.get()                       \
-                                   APERTURE_UNPACK arguments_after);                              \
-    });                                                                                           \
-  }
 #define APERTURE_IF_ACCESS \
   if (const int answer = access_ours(place, how); answer <= 0) return answer
 APERTURE_PATH_HOOK(int, access, (), (, int how), (), (, how), APERTURE_IF_ACCESS);
@@ -224,22 +225,20 @@ APERTURE_PATH_HOOK(ssize_t, __readlink_chk, (), (, char* to, size_t n, size_t ro
                    (, to, n, room), );
 APERTURE_PATH_HOOK(ssize_t, __readlinkat_chk, (int at, ), (, char* to, size_t n, size_t room),
                    (at, ), (, to, n, room), );
-APERTURE_PATH_HOOK(DIR*, opendir, (), (), (), (), );
-#define APERTURE_SCAN_HOOK(name, parameter, argument, Entry)                                     \
-  APERTURE_PATH_HOOK(int, name, parameter,                                                       \
-                     (, Entry * **list, Choose<Entry> * choose, Order<Entry> * order), argument, \
-                     (, list, choose, order), )
-APERTURE_SCAN_HOOK(scandir, (), (), dirent);
-APERTURE_SCAN_HOOK(scandir64, (), (), dirent64);
-APERTURE_SCAN_HOOK(scandirat, (int at, ), (at, ), dirent);
-APERTURE_SCAN_HOOK(scandirat64, (int at, ), (at, ), dirent64);
 APERTURE_PATH_HOOK(int, chdir, (), (), (), (), );
-APERTURE_PATH_HOOK(char*, realpath, (), (, char* to), (), (, to),
-                   return out_of_tree(place, next_realpath.get()(place.get(), to)));
-APERTURE_PATH_HOOK(char*, __realpath_chk, (), (, char* to, size_t room), (), (, to, room),
-                   return out_of_tree(place, next___realpath_chk.get()(place.get(), to, room)));
-APERTURE_PATH_HOOK(char*, canonicalize_file_name, (), (), (), (),
-                   return out_of_tree(place, next_canonicalize_file_name.get()(place.get())));
+
+// From a working folder in the tree any relative path leads there.
+#define APERTURE_RESOLVE_HOOK(name, more, arguments)                                \
+  APERTURE_HOOK char* name(const char* path APERTURE_UNPACK more) {                 \
+    if (!may_be_ours(path)) [[likely]]                                              \
+      return out_of_tree(next_##name.get()(path APERTURE_UNPACK arguments));        \
+    return at_its_place(AT_FDCWD, path, [&](const OurPath& place) {                 \
+      return out_of_tree(next_##name.get()(place.get() APERTURE_UNPACK arguments)); \
+    });                                                                             \
+  }
+APERTURE_RESOLVE_HOOK(realpath, (, char* to), (, to));
+APERTURE_RESOLVE_HOOK(__realpath_chk, (, char* to, size_t room), (, to, room));
+APERTURE_RESOLVE_HOOK(canonicalize_file_name, (), ());
 
 // `ls -l` asks for access lists.
 #define APERTURE_ATTRIBUTE_HOOKS(get, list)                                          \
@@ -249,11 +248,59 @@ APERTURE_PATH_HOOK(char*, canonicalize_file_name, (), (), (), (),
 APERTURE_ATTRIBUTE_HOOKS(getxattr, listxattr);
 APERTURE_ATTRIBUTE_HOOKS(lgetxattr, llistxattr);
 
-#define APERTURE_GETCWD_HOOK(name, more, argument)                    \
-  APERTURE_HOOK char* name(char* to, size_t n APERTURE_UNPACK more) { \
-    char* found = next_##name.get()(to, n APERTURE_UNPACK argument);  \
-    if (found != nullptr) leave_tree(found);                          \
-    return found;                                                     \
+// A folder of ours is in a file system of the user's, and says that it is in the kernel's.
+#define APERTURE_FILE_SYSTEM_HOOK(name, Buffer)                              \
+  APERTURE_PATH_HOOK(int, name, (), (, Buffer * out), (), (, out),           \
+                     const int result = next_##name.get()(place.get(), out); \
+                     if (result == 0 && place.is_ours()) static_cast<void>(  \
+                         next_##name.get()(file_system_of(place), out));     \
+                     return result)
+APERTURE_FILE_SYSTEM_HOOK(statfs, struct statfs);
+APERTURE_FILE_SYSTEM_HOOK(statfs64, struct statfs64);
+APERTURE_FILE_SYSTEM_HOOK(statvfs, struct statvfs);
+APERTURE_FILE_SYSTEM_HOOK(statvfs64, struct statvfs64);
+APERTURE_PATH_HOOK(long, pathconf, (), (, int what), (), (, what), );
+
+// Nothing changes there, as with most of what the kernel has in /sys.
+APERTURE_HOOK int inotify_add_watch(int fd, const char* path, uint32_t what) noexcept {
+  if (!may_be_ours(path)) [[likely]]
+    return next_inotify_add_watch.get()(fd, path, what);
+  return at_its_place(AT_FDCWD, path, [&](const OurPath& place) {
+    return next_inotify_add_watch.get()(fd, place.get(), what);
+  });
+}
+
+// What a child of posix_spawn() shall open or go to: a relative path from where it is then, which
+// nobody knows here.
+APERTURE_HOOK int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd,
+                                                   const char* path, int flags,
+                                                   mode_t mode) noexcept {
+  const auto next = next_posix_spawn_file_actions_addopen.get();
+  if (!may_be_ours(path)) [[likely]]
+    return next(actions, fd, path, flags, mode);
+  return at_its_place(AT_FDCWD, path, [&](const OurPath& place) {
+    const bool leads_there = path[0] == '/' && !place.is_node();
+    if (place.is_ours() && !leads_there) {
+      APERTURE_WARN(
+          "%s: posix_spawn() does not open it for the child: %s", path,
+          place.is_node() ? "it is a device of the process that opens it" : "the path is relative");
+    }
+    return next(actions, fd, leads_there ? place.get() : path, flags, mode);
+  });
+}
+
+APERTURE_HOOK int posix_spawn_file_actions_addchdir_np(posix_spawn_file_actions_t* actions,
+                                                       const char* path) noexcept {
+  const auto next = next_posix_spawn_file_actions_addchdir_np.get();
+  if (path[0] != '/' || !may_be_ours(path)) [[likely]]
+    return next(actions, path);
+  return at_its_place(AT_FDCWD, path,
+                      [&](const OurPath& place) { return next(actions, place.get()); });
+}
+
+#define APERTURE_GETCWD_HOOK(name, more, argument)                         \
+  APERTURE_HOOK char* name(char* to, size_t n APERTURE_UNPACK more) {      \
+    return out_of_tree(next_##name.get()(to, n APERTURE_UNPACK argument)); \
   }
 APERTURE_GETCWD_HOOK(getcwd, (), ());
 APERTURE_GETCWD_HOOK(__getcwd_chk, (, size_t room), (, room));
@@ -268,18 +315,18 @@ static_assert(sizeof(struct stat) == sizeof(struct stat64));
   }
 // The second name of each pair is what programs call that were built against a libc before 2.33.
 // Its version says which layout they mean, and there is one.
-#define APERTURE_STAT_HOOK(name, old_name, Buffer)                 \
-  APERTURE_HOOK int name(const char* path, Buffer* out) noexcept { \
-    auto* same = reinterpret_cast<struct stat*>(out);              \
-    if (!may_be_ours(path)) [[likely]]                             \
-      return next_##name.get()(path, same);                        \
-    return at_its_place(path, [&](const OurPath& place) {          \
-      APERTURE_IF_NODE(fill_stat, struct stat)                     \
-      return next_##name.get()(place.get(), same);                 \
-    });                                                            \
-  }                                                                \
-  APERTURE_HOOK int old_name(int, const char* path, Buffer* out) { \
-    return name(path, out);                                        \
+#define APERTURE_STAT_HOOK(name, old_name, Buffer)                  \
+  APERTURE_HOOK int name(const char* path, Buffer* out) noexcept {  \
+    auto* same = reinterpret_cast<struct stat*>(out);               \
+    if (!may_be_ours(path)) [[likely]]                              \
+      return next_##name.get()(path, same);                         \
+    return at_its_place(AT_FDCWD, path, [&](const OurPath& place) { \
+      APERTURE_IF_NODE(fill_stat, struct stat)                      \
+      return next_##name.get()(place.get(), same);                  \
+    });                                                             \
+  }                                                                 \
+  APERTURE_HOOK int old_name(int, const char* path, Buffer* out) {  \
+    return name(path, out);                                         \
   }
 APERTURE_STAT_HOOK(stat, __xstat, struct stat);
 APERTURE_STAT_HOOK(stat64, __xstat64, struct stat64);
@@ -291,7 +338,7 @@ APERTURE_STAT_HOOK(lstat64, __lxstat64, struct stat64);
     auto* same = reinterpret_cast<struct stat*>(out);                                 \
     if (!may_be_ours(path)) [[likely]]                                                \
       return next_##name.get()(at, path, same, flags);                                \
-    return at_its_place(path, [&](const OurPath& place) {                             \
+    return at_its_place(at, path, [&](const OurPath& place) {                         \
       APERTURE_IF_NODE(fill_stat, struct stat)                                        \
       return next_##name.get()(at, place.get(), same, flags);                         \
     });                                                                               \

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/interfaces.hpp"
+#include "base/log.hpp"
 #include "base/settings.hpp"
 #include "nic/host_identity.hpp"
 
@@ -66,6 +67,13 @@ constexpr Fixed kFixed[] = {
     {"/device/device", "0x0000\n"},
     {"/device/numa_node", "-1\n"},
 };
+
+// The folders of the kernel's that ours lie in.
+constexpr string_view kDev = "/dev";
+constexpr string_view kClasses = "/sys/class";
+constexpr string_view kMisc = "/sys/class/misc";
+constexpr string_view kVirtualDevices = "/sys/devices/virtual";
+static_assert(kVirtualDevices.size() == kLongestFolderBeside);  // none is longer
 
 thread_local int kernel_paths_alone = 0;
 
@@ -128,6 +136,16 @@ void add_ports(const string& device, TreeContents& out) {
 
 }  // namespace
 
+bool may_lead_to_ours(const char* relative) noexcept {
+  if (relative[0] == '.' && relative[1] == '.') return true;
+  for (const char* name : {"infiniband", "aperture0", "rdma_cm", "numa_node"}) {
+    if (std::strstr(relative, name) != nullptr) return true;
+  }
+  // from a folder of ours any path may lead to what the device has not, and `aperture explain`
+  // names that; otherwise the kernel's answer is as good
+  return relative[0] != 0 && log_level() >= LogLevel::warn;
+}
+
 bool clean_path(const char* path, char* out, size_t size) noexcept {
   size_t n = 0;
   for (const char* at = path; *at != 0;) {
@@ -175,6 +193,19 @@ PathKind kind_of_path(const char* clean) noexcept {
       text == kVerbsVersion || is_of_class(text, kVirtual, kOurs) ||
       is_of_class(text, kVerbsVirtual, kOurVerbs) || text == kVirtualNode || text == kMadVersion;
   return ours ? PathKind::in_tree : PathKind::foreign;
+}
+
+NamesBeside names_beside(string_view text) noexcept {
+  if (text == kClasses || text == kVirtualDevices) return {"infiniband", "infiniband_verbs"};
+  if (text == kDev) return {"infiniband", nullptr};
+  if (text == kMisc) return {is_left_to_kernel() ? nullptr : "rdma_cm", nullptr};
+  return {};
+}
+
+bool is_above_ours(const char* clean) noexcept {
+  string_view text(clean);
+  if (text.size() > 1 && text.back() == '/') text.remove_suffix(1);
+  return text == "/sys" || text == kDevices || names_beside(text)[0] != nullptr;
 }
 
 string interface_of(const Address& address) {

@@ -9,7 +9,9 @@
 
 #include <sys/stat.h>
 
+#include <array>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,18 +26,30 @@ enum class PathKind {
   in_tree,  // ours; path_tree.hpp has it, if it is there
 };
 
+// Whether a relative path has a name in it that is ours, or begins above the folder that it is
+// relative to, which may be one of ours. Under `aperture explain` any path may.
+bool may_lead_to_ours(const char* relative) noexcept;
 // One look at the first characters for almost every path there is.
 inline bool may_be_ours(const char* path) noexcept {
-  return path != nullptr && path[0] == '/' && (path[1] == 'd' || path[1] == 's') &&
-         (path[2] == 'e' || path[2] == 'y') && (path[3] == 'v' || path[3] == 's') &&
-         path[4] == '/' && (path[5] == 'i' || path[5] == 'c' || path[5] == 'd');
+  if (path == nullptr) return false;
+  if (path[0] != '/') return may_lead_to_ours(path);
+  return (path[1] == 'd' || path[1] == 's') && (path[2] == 'e' || path[2] == 'y') &&
+         (path[3] == 'v' || path[3] == 's') && path[4] == '/' &&
+         (path[5] == 'i' || path[5] == 'c' || path[5] == 'd');
 }
 
 // `clean`: see clean_path(). No memory is needed.
 PathKind kind_of_path(const char* clean) noexcept;
 // Without empty and "." components, and without ".." in those folders of ours that the kernel may
-// not have; a slash at the end stays. False: it is longer than `size` - 1.
+// not have; a slash at the end stays. False: it is longer than `size` - 1. `out` may be `path`.
 bool clean_path(const char* path, char* out, size_t size) noexcept;
+
+// A folder of the kernel's that ours lie in, other than the root.
+bool is_above_ours(const char* clean) noexcept;
+// What a listing of a folder of the kernel's has besides: names of folders of ours, then null.
+using NamesBeside = std::array<const char*, 2>;
+inline constexpr size_t kLongestFolderBeside = 20;
+NamesBeside names_beside(std::string_view folder) noexcept;
 
 // The name of the interface that has that address; empty: none has it. 15 characters at most, which
 // need no memory.

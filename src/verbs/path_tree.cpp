@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -196,41 +197,123 @@ bool is_index(string_view path) noexcept {
   return path.find("/gids/") != path.npos || path.find("/gid_attrs/") != path.npos;
 }
 
+// The folder that relative paths start from, as the kernel has it. False: there is none.
+bool find_start(int at, char* out, size_t size) noexcept {
+  if (at == AT_FDCWD) return ::syscall(SYS_getcwd, out, size) > 0;
+  struct stat st;
+  return ::fstat(at, &st) == 0 && S_ISDIR(st.st_mode) && find_folder_of(at, out, size);
+}
+
+// A relative path behind its start, which has no links, so that each ".." ahead leads back. False:
+// it is longer than `size` - 1.
+bool append_relative(const char* path, char* start, size_t size) noexcept {
+  size_t n = std::strlen(start);
+  const auto is_next = [&](const char* component, size_t length) {
+    return std::strncmp(path, component, length) == 0 && (path[length] == '/' || path[length] == 0);
+  };
+  for (;; path += *path == '/' ? 1 : 0) {
+    if (is_next("..", 2)) {
+      while (n > 0 && start[--n] != '/') {
+      }
+      path += 2;
+    } else if (is_next(".", 1)) {
+      path += 1;
+    } else if (*path != '/') {
+      break;
+    }
+  }
+  if (n == 1) n = 0;  // the root
+  const size_t more = std::strlen(path);
+  if (n + 1 + more >= size) return false;
+  start[n] = '/';
+  std::memcpy(start + n + 1, path, more + 1);
+  if (more == 0 && n > 0) start[n] = 0;
+  return true;
+}
+
+// The path from the root, not clean yet. False: it cannot be told, or is too long. `from_tree`: it
+// starts there.
+bool make_absolute(int at, const char* path, char* out, size_t size, bool& from_tree) noexcept {
+  from_tree = false;
+  if (path[0] == '/') {
+    const size_t n = std::strlen(path);
+    if (n < size) std::memcpy(out, path, n + 1);
+    return n < size;
+  }
+  if (!find_start(at, out, size)) return false;
+  from_tree = leave_tree(out);
+  return append_relative(path, out, size);
+}
+
 }  // namespace
 
-OurPath::OurPath(const char* path) noexcept : at_(path) {
-  if (are_kernel_paths_alone() || !clean_path(path, buffer_, sizeof buffer_)) return;
+OurPath::OurPath(int at, const char* path) noexcept : at_(path) {
+  if (are_kernel_paths_alone()) return;
+  const int kept = errno;
+  bool from_tree;
+  if (make_absolute(at, path, buffer_, sizeof buffer_, from_tree) &&
+      (from_tree || may_be_ours(buffer_)) && clean_path(buffer_, buffer_, sizeof buffer_)) {
+    find_place();
+  }
+  errno = kept;
+}
+
+void OurPath::find_place() noexcept {
   const PathKind kind = kind_of_path(buffer_);
   if (kind == PathKind::foreign) {
     at_ = buffer_;  // it may have led through a folder that the kernel has not
     return;
   }
-  const int kept = errno;
   const Root* root = find_root();
   const size_t size = std::strlen(buffer_);
   if (root != nullptr && root->path.size() + size < sizeof buffer_) {
+    clean_ = buffer_ + root->path.size();
     std::memmove(buffer_ + root->path.size(), buffer_, size + 1);
     std::memcpy(buffer_, root->path.data(), root->path.size());
     at_ = buffer_;
-    if (::access(buffer_, F_OK) != 0 && errno == ENOENT && !is_index(path)) {
+    if (::access(buffer_, F_OK) != 0 && errno == ENOENT && !is_index(clean_)) {
       APERTURE_WARN("%s: the device has no such file, so the program is told that there is none",
-                    path);
+                    clean_);
     }
   }
   if (root != nullptr || kind != PathKind::in_tree) kind_ = kind;
-  errno = kept;
 }
 
-void leave_tree(char* path) noexcept {
-  if (std::strstr(path, kTreeName.data()) == nullptr) return;
+bool walks_to_ours(const char* path) noexcept {
+  if (path == nullptr || are_kernel_paths_alone()) return false;
+  const int kept = errno;
+  char clean[PATH_MAX];
+  bool from_tree;
+  const bool comes = make_absolute(AT_FDCWD, path, clean, sizeof clean, from_tree) &&
+                     clean_path(clean, clean, sizeof clean) &&
+                     (kind_of_path(clean) != PathKind::foreign || is_above_ours(clean)) &&
+                     find_root() != nullptr;
+  errno = kept;
+  return comes;
+}
+
+bool find_folder_of(int fd, char* out, size_t size) noexcept {
+  assert(size >= 2);
+  char link[48];
+  std::snprintf(link, sizeof link, "/proc/thread-self/fd/%d", fd);
+  const ssize_t n = ::readlink(link, out, size - 1);
+  if (n <= 0 || static_cast<size_t>(n) == size - 1) return false;
+  out[n] = 0;
+  return true;
+}
+
+bool leave_tree(char* path) noexcept {
+  if (std::strstr(path, kTreeName.data()) == nullptr) return false;
   const int kept = errno;
   const Root* root = known_root();
   if (root == nullptr) root = find_root();  // it was changed to before this program was started
   errno = kept;
-  if (root == nullptr) return;
+  if (root == nullptr) return false;
   const size_t n = root->path.size();
-  if (std::strncmp(path, root->path.c_str(), n) != 0 || (path[n] != '/' && path[n] != 0)) return;
+  if (std::strncmp(path, root->path.c_str(), n) != 0) return false;
+  if (path[n] != '/' && path[n] != 0) return false;
   std::memmove(path, path + n, std::strlen(path + n) + 1);
+  return true;
 }
 
 }  // namespace aperture::verbs

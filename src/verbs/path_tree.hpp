@@ -12,11 +12,11 @@
 
 namespace aperture::verbs {
 
-// A path that may be ours, and where it is. Keeps errno. Its 4 KiB are on the stack of whoever asks
-// about such a path, and of nobody else.
+// A path that may be ours, and where it is: `at` as openat(2) has it. Keeps errno. Its 4 KiB are on
+// the stack of whoever asks about such a path, and of nobody else.
 class OurPath {
  public:
-  explicit OurPath(const char* path) noexcept;
+  OurPath(int at, const char* path) noexcept;
   OurPath(const OurPath&) = delete;
   OurPath& operator=(const OurPath&) = delete;
 
@@ -25,14 +25,27 @@ class OurPath {
   bool is_ours() const noexcept { return kind_ != PathKind::foreign; }
   // For the kernel: in the tree, or as it was given.
   const char* get() const noexcept { return at_; }
+  // From the root, without the part that leads to the tree. Only of what is ours.
+  const char* clean() const noexcept { return clean_; }
 
  private:
+  void find_place() noexcept;
+
   PathKind kind_ = PathKind::foreign;
   const char* at_;
+  const char* clean_ = buffer_;
   char buffer_[PATH_MAX];
 };
 
-// A path that the kernel gave back, without the part that leads to the tree. Keeps errno.
-void leave_tree(char* path) noexcept;
+// Whether a walk down from that path comes to what is ours. Keeps errno.
+bool walks_to_ours(const char* path) noexcept;
+
+// The path of an open folder, as the kernel has it. False: it has none, or a path that is longer
+// than `size` - 2.
+bool find_folder_of(int fd, char* out, size_t size) noexcept;
+
+// A path that the kernel gave back, without the part that leads to the tree. Keeps errno. False: it
+// led elsewhere.
+bool leave_tree(char* path) noexcept;
 
 }  // namespace aperture::verbs

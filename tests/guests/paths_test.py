@@ -1,9 +1,10 @@
 """How programs look for devices beside asking libibverbs: ibstat, ibstatus, ls, find, shells and
 Python's os, over the folders of /sys and /dev that the device has under `aperture run`.
 """
+import subprocess
 import unittest
 
-from guest import Guest, users
+from guest import IS_ROOT, Guest, users
 
 DEVICE = "/sys/class/infiniband/aperture0"
 RESOLVED = "/sys/devices/virtual/infiniband/aperture0"
@@ -92,6 +93,56 @@ class Paths(Guest):
         self.assertEqual(self.python("[p.name for p in pathlib.Path('/sys/class').glob("
                                      "'infiniband/*/ports/1/state')]"), "['state']")
         self.assertEqual(self.python(f"pathlib.Path('{DEVICE}/ports/7').exists()"), "False")
+
+    def test_the_device_is_found_from_the_kernels_folders(self):
+        for script, told in (("cd /sys/class; ls infiniband", ["aperture0"]),
+                             ("cd /sys/class; cat inf*/a*/node_type", ["1: CA"]),
+                             ("cd /sys; ls class/infiniband_verbs",
+                              ["abi_version", "uverbs-aperture0"]),
+                             ("ls /sys/class | grep infiniband",
+                              ["infiniband", "infiniband_verbs"]),
+                             ("ls /dev | grep infiniband", ["infiniband"]),
+                             ("echo /sys/class/inf*d/*", ["/sys/class/infiniband/aperture0"]),
+                             ("find /sys/class/ -path '*infiniband/*'", [DEVICE]),
+                             ("cd /sys/class/net; cat ../infiniband/aperture0/node_type",
+                              ["1: CA"]),
+                             ("cd /sys/class/infiniband; ls -d ../net", ["../net"]),
+                             ("cd /dev/infiniband; stat -c %F rdma_cm", ["character special file"]),
+                             ("cd $HOME; mkdir infiniband; ls infiniband", [])):
+            self.assertEqual(self.shell(script), told, script)
+
+    def test_python_finds_the_device_from_the_kernels_folders(self):
+        there = "(os.chdir('/sys/class'), "
+        for expression, told in (
+                (there + "os.path.exists('infiniband/aperture0'))[1]", "True"),
+                (there + "os.path.exists('infiniband/aperture1'))[1]", "False"),
+                (there + "os.listdir('infiniband'))[1]", "['aperture0']"),
+                ("'infiniband' in os.listdir('/sys/class')", "True"),
+                ("'infiniband' in os.listdir(os.open('/sys/class', 0))", "True"),
+                ("os.listdir(os.open('infiniband', 0, dir_fd=os.open('/sys/class', 0)))",
+                 "['aperture0']"),
+                ("__import__('glob').glob('/sys/class/inf*d/*/ports/1/state')",
+                 f"['{DEVICE}/ports/1/state']"),
+                ("[str(p) for p in pathlib.Path('/sys/class').glob('inf*d/*/node_type')]",
+                 f"['{DEVICE}/node_type']")):
+            self.assertEqual(self.python(expression), told, expression)
+
+    def test_a_device_of_the_kernels_stays_beside_ours(self):
+        """In a mount namespace whose /sys/class has one."""
+        made = ("mount -t tmpfs none /sys/class && mkdir -p /sys/class/infiniband/mlx5_9 "
+                "/sys/class/net && echo 'of the kernel' >/sys/class/infiniband/mlx5_9/node_desc")
+        if not IS_ROOT or subprocess.run(["unshare", "-m", "sh", "-c", made], check=False,
+                                         capture_output=True).returncode != 0:
+            self.skipTest("needs to mount over /sys/class")
+        look = ("cd /sys/class; ls; ls infiniband; echo /sys/class/inf*d/*; "
+                "cat infiniband/*/node_desc")
+        told = subprocess.run(
+            ["unshare", "-m", "sh", "-c", f"{made} && exec {self.tree}/bin/aperture run -- "
+             f"bash -c '{look}'"], capture_output=True, text=True, check=True, timeout=60).stdout
+        self.assertEqual(told.splitlines(), [
+            "infiniband", "infiniband_verbs", "net", "aperture0", "mlx5_9",
+            "/sys/class/infiniband/aperture0 /sys/class/infiniband/mlx5_9", "aperture0",
+            "of the kernel"])
 
     def test_nothing_there_can_be_written(self):
         for user in users():

@@ -150,6 +150,28 @@ class Explain(unittest.TestCase):
         self.assertEqual(named, list(calls))
         self.assertEqual(len(lines), len(calls), lines)
 
+    def test_what_is_looked_for_from_another_folder_in_vain_is_named(self):
+        for command, told in (
+                ("cd /sys/class; test -e infiniband/aperture0/nonsense",
+                 "/sys/class/infiniband/aperture0/nonsense: the device has no such file"),
+                ("cd /sys/class/infiniband/aperture0/ports; test -e nonsense",
+                 "/sys/devices/virtual/infiniband/aperture0/ports/nonsense: the device has no"),
+                ("cd /sys/class/infiniband/aperture0/ports; test -e 1/state; cd $HOME; test -e x",
+                 None),
+                ("cd /sys/class; test -e infiniband/mlx5_77", None),  # no device of ours
+                ("test -e /sys/class/net/nonsense || test -e infiniband/aperture0/nonsense", None)):
+            lines, _ = self.say("bash", "-c", command)
+            self.assertEqual(len(lines), 1 if told else 0, (command, lines))
+            self.assertIn(told or "", "\n".join(lines))
+
+    def test_what_is_opened_to_write_or_for_a_child_is_named(self):
+        lines, _ = self.say("bash", "-c", ": >/sys/class/infiniband/aperture0/node_desc; true")
+        self.assertIn("is read, not written", "\n".join(lines))
+        script = ("import os; os.posix_spawn('/bin/true', ['true'], os.environ, file_actions=["
+                  "(os.POSIX_SPAWN_OPEN, 5, '/dev/infiniband/rdma_cm', 0, 0)])")
+        lines, _ = self.say("python3", "-c", script)
+        self.assertIn("posix_spawn() does not open it for the child", "\n".join(lines))
+
     def pingpong(self, mr_mode):
         port = str(random.randrange(20000, 30000))
         common = ("fi_pingpong", "-p", "aperture", "-e", "rdm", "-I", "10", "-S", "64")
