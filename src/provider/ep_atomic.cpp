@@ -287,7 +287,7 @@ ssize_t keep(Ep& ep, const char* call, Call& c, const fi_msg_atomic& msg, uint64
                                                    wire::AtomicCode code) noexcept {
   qp::Qp* qp = ep.core->qp_of(peer);
   if (qp == nullptr ||
-      !qp->atomic_line(wr, code, static_cast<uint32_t>(operand.count), operand.addr)) {
+      !qp->line().atomic(wr, code, static_cast<uint32_t>(operand.count), operand.addr)) {
     return false;
   }
   ep.engine->on_posted();

@@ -92,7 +92,7 @@ template <bool IsWrite, typename How = Now>
 [[gnu::always_inline]] inline bool put_write_line(Ep& ep, const void* buf, fi_addr_t peer,
                                                   const qp::LineRmaWr& wr) noexcept {
   qp::Qp* qp = ep.core->qp_of(peer);
-  if (qp == nullptr || !qp->write_line(wr, buf)) [[unlikely]]
+  if (qp == nullptr || !qp->line().write(wr, buf)) [[unlikely]]
     return false;
   ep.engine->on_posted();
   return true;

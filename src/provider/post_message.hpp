@@ -37,15 +37,15 @@ inline constexpr uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPL
                                              const TxWish& wish) noexcept {
   qp::Qp* qp = ep.core->qp_of(m.addr);
   return qp != nullptr &&
-         qp->send_line({.bytes = buf,
-                        .len = len,
-                        .tag = m.tag,
-                        .imm = m.imm,
-                        .context = m.context,
-                        .flags = FI_SEND | (m.tagged ? FI_TAGGED : FI_MSG),
-                        .wire_flags = static_cast<uint8_t>((m.tagged ? wire::kTagged : 0) |
-                                                           (m.has_imm ? wire::kImm : 0)),
-                        .completion = wish.completion});
+         qp->line().send({.bytes = buf,
+                          .len = len,
+                          .tag = m.tag,
+                          .imm = m.imm,
+                          .context = m.context,
+                          .flags = FI_SEND | (m.tagged ? FI_TAGGED : FI_MSG),
+                          .wire_flags = static_cast<uint8_t>((m.tagged ? wire::kTagged : 0) |
+                                                             (m.has_imm ? wire::kImm : 0)),
+                          .completion = wish.completion});
 }
 
 template <typename How = Now>

@@ -10,7 +10,37 @@
 
 namespace aperture::qp {
 
-[[gnu::always_inline]] inline bool Qp::send_line(const LineWr& wr) noexcept {
+// Of one queue pair, for one call: it is as good as its core, and nothing of it is stored.
+class Line {
+ public:
+  explicit Line(QpCore& core) noexcept : core_(core) {}
+
+  // A message that may go at once. False: nothing was done, take Requester::send(). Here, at no
+  // distance from the lane.
+  bool send(const LineWr& wr) noexcept;
+  // The same for a write, and for an atomic that returns nothing: until it is executed, its piece
+  // is all that is kept of it. Take the requester if false. count: elements, together wr.len bytes.
+  bool write(const LineRmaWr& wr, const void* bytes) noexcept;
+  bool atomic(const LineRmaWr& wr, wire::AtomicCode code, uint32_t count,
+              const void* operand) noexcept;
+
+ private:
+  // Null: nothing was done. Else the body of its cell.
+  std::byte* begin_rma(WqeKind kind, const LineRmaWr& wr) noexcept;
+  void end_rma(WqeKind kind, const LineRmaWr& wr) noexcept;
+  // What is left to do for few of them, at their end: whatever lives across a call is kept on the
+  // stack from the beginning on, by all of them.
+  static void end(QpCore& core) noexcept;
+  static void tell(QpCore& core) noexcept;
+
+  QpCore& core_;
+};
+
+inline Line Qp::line() noexcept {
+  return Line(core_);
+}
+
+[[gnu::always_inline]] inline bool Line::send(const LineWr& wr) noexcept {
   Port& port = core_.port;
   if (core_.state != QpState::ready || !core_.queue.empty() ||
       wr.len > wire::line_room(wire::Op::send, wr.wire_flags))
@@ -34,13 +64,12 @@ namespace aperture::qp {
     port.tx_cq->push({.context = wr.context, .flags = wr.flags, .len = wr.len});
   }
   if (is_rung_for || port.send_counter != nullptr) [[unlikely]]
-    end_line();
+    end(core_);
   return true;
 }
 
-// Null: nothing was done. Else the body of its cell.
-[[gnu::always_inline]] inline std::byte* Qp::begin_rma_line(WqeKind kind,
-                                                            const LineRmaWr& wr) noexcept {
+[[gnu::always_inline]] inline std::byte* Line::begin_rma(WqeKind kind,
+                                                         const LineRmaWr& wr) noexcept {
   if (!core_.may_begin(false) || core_.port.raw_keys != nullptr) return nullptr;
   if (!core_.may_post(nullptr, 0, wr.completion ? kEntry : kCounted)) [[unlikely]]
     return nullptr;
@@ -67,7 +96,7 @@ namespace aperture::qp {
   return tx.cells.body();
 }
 
-[[gnu::always_inline]] inline void Qp::end_rma_line(WqeKind kind, const LineRmaWr& wr) noexcept {
+[[gnu::always_inline]] inline void Line::end_rma(WqeKind kind, const LineRmaWr& wr) noexcept {
   // an error is told even where success is not
   if (core_.port.tx_cq != nullptr) core_.port.tx_cq->reserve();
   if (core_.awaits_ack(kind, wr.completion)) {
@@ -76,10 +105,10 @@ namespace aperture::qp {
   }
   core_.lane.note_pending(true);
   if (core_.lane.put_request(1)) [[unlikely]]
-    tell_of_line();
+    tell(core_);
 }
 
-[[gnu::always_inline]] inline bool Qp::write_line(const LineRmaWr& wr, const void* bytes) noexcept {
+[[gnu::always_inline]] inline bool Line::write(const LineRmaWr& wr, const void* bytes) noexcept {
   const auto flags =
       static_cast<uint8_t>(wire::kFirst | wire::kLast | (wr.has_imm ? wire::kImm : 0));
   if (wr.len > wire::line_room(wire::Op::write, flags)) return false;
@@ -88,7 +117,7 @@ namespace aperture::qp {
   if (core_.state == QpState::ready && path.is_possible(transport::kPermitWrites) &&
       (!core_.target.seems_there() || path.reaches_device(wr.key)))
     return false;
-  std::byte* body = begin_rma_line(WqeKind::write, wr);
+  std::byte* body = begin_rma(WqeKind::write, wr);
   if (body == nullptr) return false;
   wire::store(body,
               wire::Head::make(wire::Op::write, flags, static_cast<uint16_t>(wr.len), wr.addr),
@@ -96,19 +125,19 @@ namespace aperture::qp {
   const size_t at = wire::payload_offset(wire::Op::write, flags);
   if (wr.has_imm) std::memcpy(body + at - sizeof wr.imm, &wr.imm, sizeof wr.imm);
   copy_short(body + at, bytes, wr.len);
-  end_rma_line(WqeKind::write, wr);
+  end_rma(WqeKind::write, wr);
   return true;
 }
 
-[[gnu::always_inline]] inline bool Qp::atomic_line(const LineRmaWr& wr, wire::AtomicCode code,
-                                                   uint32_t count, const void* operand) noexcept {
+[[gnu::always_inline]] inline bool Line::atomic(const LineRmaWr& wr, wire::AtomicCode code,
+                                                uint32_t count, const void* operand) noexcept {
   if (wr.len > wire::kLineAtomicBytes) return false;
-  std::byte* body = begin_rma_line(WqeKind::atomic, wr);
+  std::byte* body = begin_rma(WqeKind::atomic, wr);
   if (body == nullptr) return false;
   wire::store(body, wire::Head::make(wire::Op::atomic, 0, static_cast<uint16_t>(wr.len), wr.addr),
               wire::AtomicFields{wr.key, code, count});
   copy_short(body + wire::payload_offset(wire::Op::atomic, 0), operand, wr.len);
-  end_rma_line(WqeKind::atomic, wr);
+  end_rma(WqeKind::atomic, wr);
   return true;
 }
 

@@ -61,15 +61,6 @@ Qp::Lines Qp::poll_lines() noexcept {
   return {core_.lane.acknowledge_requests(), stopped};
 }
 
-void Qp::end_line() noexcept {
-  core_.lane.tell_of_request();
-  if (core_.port.send_counter != nullptr) core_.port.send_counter->add(1);
-}
-
-void Qp::tell_of_line() noexcept {
-  core_.lane.tell_of_request();
-}
-
 bool Qp::poll(uint64_t polls) noexcept {
   const bool any = progress(polls);
   if (ending_.is_over() && !ending_.is_access_over()) [[unlikely]]

@@ -3,7 +3,8 @@
 // This is what the rooms above use; the work is in the parts, each with its contract at its head:
 //
 //   core.hpp                    what they share: lane, state, operations under way
-//   requester.hpp               posting, and what waits until it may begin
+//   line.hpp                    posting what fits one cell
+//   requester.hpp               posting all else, and what waits until it may begin
 //   send_requester.hpp          messages into the ring
 //   rma_requester.hpp           remote writes and reads; direct.hpp: without the owner
 //   atomic_requester.hpp        atomics
@@ -26,6 +27,8 @@
 #include "transport/permit.hpp"
 
 namespace aperture::qp {
+
+class Line;
 
 class Qp {
  public:
@@ -61,14 +64,8 @@ class Qp {
 
   // What is posted.
   Requester& requester() noexcept { return requester_; }
-  // The hot path of sending: a message of one cell that may go at once (line.hpp). False: nothing
-  // was done, take requester().send(). Here, at no distance from the lane.
-  bool send_line(const LineWr& wr) noexcept;
-  // The same for a write, and for an atomic that returns nothing: until it is executed, its piece
-  // is all that is kept of it. Take requester() if false. count: elements, together wr.len bytes.
-  bool write_line(const LineRmaWr& wr, const void* bytes) noexcept;
-  bool atomic_line(const LineRmaWr& wr, wire::AtomicCode code, uint32_t count,
-                   const void* operand) noexcept;
+  // The hot path of that: what fits one cell and may go at once (line.hpp).
+  Line line() noexcept;
   bool has_pending() const noexcept { return core_.has_pending(); }
 
   // Progresses everything once. True if anything happened.
@@ -124,12 +121,6 @@ class Qp {
     bool stopped;  // something is at the head of the ring that it leaves to the responder
   };
   Lines poll_lines() noexcept;
-  // What is left to do for few messages of send_line(), at its end: whatever lives across a call
-  // is kept on the stack from the beginning on, by all of them.
-  void end_line() noexcept;
-  void tell_of_line() noexcept;
-  std::byte* begin_rma_line(WqeKind kind, const LineRmaWr& wr) noexcept;
-  void end_rma_line(WqeKind kind, const LineRmaWr& wr) noexcept;
   void acknowledge() noexcept;
 
   QpCore core_;

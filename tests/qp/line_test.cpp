@@ -40,10 +40,10 @@ class Line : public OneSided {
   }
   RemoteRange whole() { return {memory_.address(), kBytes, region_.key}; }
   bool write(const RemoteRange& range, uint64_t context, bool has_entry = true) {
-    return a().qp->write_line(line_of(range, context, has_entry), data_.data());
+    return a().qp->line().write(line_of(range, context, has_entry), data_.data());
   }
   bool add(const RemoteRange& range, uint64_t context) {
-    return a().qp->atomic_line(line_of(range, context), kAdd, 1, data_.data());
+    return a().qp->line().atomic(line_of(range, context), kAdd, 1, data_.data());
   }
   CompletionError take_error() {
     EXPECT_TRUE(completed(1));
@@ -259,13 +259,13 @@ TEST_P(Line, data_that_goes_with_a_write_is_told) {
   LineRmaWr wr = line_of({memory_.address(), 32, region_.key}, 1);
   wr.has_imm = true;
   wr.imm = 4711;
-  ASSERT_TRUE(a().qp->write_line(wr, data_.data()));
+  ASSERT_TRUE(a().qp->line().write(wr, data_.data()));
   expect_success(1, 32);
   pair_.settle();
   ASSERT_EQ(b().rx_cq.size(), 1u);
   EXPECT_EQ(take(b().rx_cq).imm, 4711u);
   wr.len = 33;
-  EXPECT_FALSE(a().qp->write_line(wr, data_.data())) << "it does not fit beside the data";
+  EXPECT_FALSE(a().qp->line().write(wr, data_.data())) << "it does not fit beside the data";
 }
 
 class EndOfLines : public testing::TestWithParam<LinkKind> {};
@@ -281,11 +281,11 @@ TEST_P(EndOfLines, those_under_way_end_in_order_with_one_error_each) {
       large{memory.address(), 300, region.key};
   Cq& cq = pair.a->tx_cq;
   const size_t room = cq.room();
-  ASSERT_TRUE(pair.a->qp->write_line(line_of(small, 1), data.data()));
+  ASSERT_TRUE(pair.a->qp->line().write(line_of(small, 1), data.data()));
   const iovec iov{const_cast<std::byte*>(data.data()), 300};
   ASSERT_TRUE(pair.a->write(iov, large, 2));
-  ASSERT_TRUE(pair.a->qp->write_line(line_of(small, 3, false), data.data()));
-  ASSERT_TRUE(pair.a->qp->atomic_line(line_of(small, 4), kAdd, 1, data.data()));
+  ASSERT_TRUE(pair.a->qp->line().write(line_of(small, 3, false), data.data()));
+  ASSERT_TRUE(pair.a->qp->line().atomic(line_of(small, 4), kAdd, 1, data.data()));
   pair.a->qp->finish(Errc::peer_lost);
   for (uint64_t i = 1; i <= 4; ++i) {
     ASSERT_TRUE(cq.error_first()) << i;
@@ -308,10 +308,10 @@ TEST_P(EndOfLines, there_is_one_where_the_queue_has_room_for_its_entry) {
   const auto data = pattern(64, 1);
   const RemoteRange range{memory.address(), 8, region.key};
   for (uint64_t i = 0; i < 4; ++i) {
-    ASSERT_TRUE(pair.a->qp->write_line(line_of(range, i, i % 2 == 0), data.data()));
+    ASSERT_TRUE(pair.a->qp->line().write(line_of(range, i, i % 2 == 0), data.data()));
   }
-  EXPECT_FALSE(pair.a->qp->write_line(line_of(range, 4), data.data()));
-  EXPECT_FALSE(pair.a->qp->atomic_line(line_of(range, 4, false), kAdd, 1, data.data()))
+  EXPECT_FALSE(pair.a->qp->line().write(line_of(range, 4), data.data()));
+  EXPECT_FALSE(pair.a->qp->line().atomic(line_of(range, 4, false), kAdd, 1, data.data()))
       << "its error would have no room";
   ASSERT_TRUE(pair.until([&] { return pair.a->tx_cq.size() == 2; }));
 }

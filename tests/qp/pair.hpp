@@ -231,15 +231,15 @@ struct Side {
   }
   // As a door tries it first, with one piece. False: nothing was done.
   bool write_line(const RmaWr& wr) {
-    return qp->write_line({.addr = wr.ranges->addr,
-                           .len = wr.len,
-                           .key = wr.ranges->key,
-                           .imm = wr.imm,
-                           .context = wr.context,
-                           .flags = wr.flags,
-                           .has_imm = wr.has_imm,
-                           .completion = wr.completion != kCounted},
-                          wr.iov->iov_base);
+    return qp->line().write({.addr = wr.ranges->addr,
+                             .len = wr.len,
+                             .key = wr.ranges->key,
+                             .imm = wr.imm,
+                             .context = wr.context,
+                             .flags = wr.flags,
+                             .has_imm = wr.has_imm,
+                             .completion = wr.completion != kCounted},
+                            wr.iov->iov_base);
   }
   Status write(const iovec& iov, const RemoteRange& range, uint64_t context) {
     return rma(WqeKind::write, iov, range, context);

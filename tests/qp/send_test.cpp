@@ -81,14 +81,14 @@ TEST_P(Send, a_line_goes_at_once_and_anything_longer_is_left_to_send) {
     for (uint8_t flags = 0; flags < 4; ++flags) {
       const auto data = pattern(size, static_cast<unsigned>(size));
       const bool has_imm = (flags & wire::kImm) != 0;
-      const bool sent = a().qp->send_line({.bytes = data.data(),
-                                           .len = size,
-                                           .tag = size * 77,
-                                           .imm = ~size,
-                                           .context = &n,
-                                           .flags = 0,
-                                           .wire_flags = flags,
-                                           .completion = true});
+      const bool sent = a().qp->line().send({.bytes = data.data(),
+                                             .len = size,
+                                             .tag = size * 77,
+                                             .imm = ~size,
+                                             .context = &n,
+                                             .flags = 0,
+                                             .wire_flags = flags,
+                                             .completion = true});
       ASSERT_EQ(sent, size <= (has_imm ? 40u : 48u)) << size;
       if (!sent) continue;
       ++n;
@@ -115,14 +115,14 @@ TEST_P(Send, a_line_waits_its_turn_behind_what_is_queued) {
                     .flags = 0,
                     .wire_flags = 0,
                     .completion = false};
-  EXPECT_FALSE(a().qp->send_line(line)) << "not connected yet";
+  EXPECT_FALSE(a().qp->line().send(line)) << "not connected yet";
   const auto data = pattern(8, 1);
   ASSERT_TRUE(a().send(iov_of(data), 1));  // queued
   b().qp->attach(std::move(pair_.lane_b));
   a().qp->attach(std::move(pair_.lane_a));
-  EXPECT_FALSE(a().qp->send_line(line)) << "overtakes a queued message";
+  EXPECT_FALSE(a().qp->line().send(line)) << "overtakes a queued message";
   ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == 1; }));
-  EXPECT_TRUE(a().qp->send_line(line));
+  EXPECT_TRUE(a().qp->line().send(line));
   ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == 2; }));
 }
 
