@@ -130,14 +130,14 @@ void RcAnswers::on_read_data() noexcept {
   ring::ChannelRx& rx = q_.lane_->response_rx;
   const auto f = wire::load_rc<wire::RcReadDataFields>(rx.cells.body());
   transport::BytesIn bytes =
-      q_.lane_.take_piece(rx, f.byte_pos, f.len.unchecked(), q_.lane_->piece_bytes);
+      q_.lane_.payload().take_piece(rx, f.byte_pos, f.len.unchecked(), q_.lane_->piece_bytes);
   const auto place = [&](const Sge* sge, uint32_t count, uint64_t at) noexcept {
     return q_.memory_.take_piece(sge, count, at, bytes);
   };
   // position and offset are only compared with our own
   const uint64_t len = bytes ? bytes.len : kNoResult;
   if (place_result(f.pos.unchecked(), f.offset.unchecked(), len, place)) {
-    q_.lane_.done_with(rx, bytes);
+    q_.lane_.payload().done_with(rx, bytes);
   }
 }
 

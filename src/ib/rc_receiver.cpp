@@ -181,7 +181,7 @@ bool RcReceiver::on_send_bytes(const RcMessage& m) noexcept {
   RcPart part;
   BytesIn bytes;
   if (read_part(f, part)) {
-    bytes = q_.lane_.take_piece(rx, f.byte_pos, part.len, q_.lane_->piece_bytes);
+    bytes = q_.lane_.payload().take_piece(rx, f.byte_pos, part.len, q_.lane_->piece_bytes);
   }
   if (!bytes || first != (part.offset == 0) || m.has(wire::kRcLast) != part.is_last()) {
     q_.break_protocol("payload outside its ring or its message");
@@ -194,7 +194,7 @@ bool RcReceiver::on_send_bytes(const RcMessage& m) noexcept {
     got_ = 0;
   }
   if (dropping_) {
-    q_.lane_.done_with(rx, bytes);
+    q_.lane_.payload().done_with(rx, bytes);
     return true;
   }
   if (!taken_ || part.offset != got_) {
@@ -210,7 +210,7 @@ bool RcReceiver::on_send_bytes(const RcMessage& m) noexcept {
   if (s == WcStatus::success) {
     s = q_.memory_.take_piece(recv_.sge, recv_.sge_count, part.offset, bytes);
   }
-  q_.lane_.done_with(rx, bytes);
+  q_.lane_.payload().done_with(rx, bytes);
   if (s != WcStatus::success) {
     fail(s, WcStatus::rem_op_err);
     return true;

@@ -247,9 +247,10 @@ bool RcRequester::put_pieces(uint32_t at, RcOp op) noexcept {
         lay_out_one_cell(body, w, op, flags, wire::RcSendBytes{pos, n, offset, total, 0});
       }
     };
-    const transport::Put put = q_.lane_.put_request_piece(n, record, [&](transport::PieceOut out) {
-      return q_.sq_.put_piece(q_.memory_, at, w.done, n, out) == WcStatus::success;
-    });
+    const transport::Put put =
+        q_.lane_.payload().put_request_piece(n, record, [&](transport::PieceOut out) {
+          return q_.sq_.put_piece(q_.memory_, at, w.done, n, out) == WcStatus::success;
+        });
     if (put == transport::Put::no_source) {
       q_.fail_wqe(w, WcStatus::loc_prot_err);  // the other side is told by the end of the lane
       return true;

@@ -220,7 +220,7 @@ bool RcResponder::on_write_bytes(const RcMessage& m) noexcept {
   RcPart part;
   BytesIn bytes;
   if (read_part(f, part)) {
-    bytes = q_.lane_.take_piece(rx, f.byte_pos, part.len, q_.lane_->piece_bytes);
+    bytes = q_.lane_.payload().take_piece(rx, f.byte_pos, part.len, q_.lane_->piece_bytes);
   }
   if (!bytes) {
     q_.break_protocol("payload outside its ring or its operation");
@@ -248,7 +248,7 @@ bool RcResponder::on_write_bytes(const RcMessage& m) noexcept {
       execution_.refuse(WcStatus::rem_access_err, &whole, denial);
     }
   }
-  q_.lane_.done_with(rx, bytes);
+  q_.lane_.payload().done_with(rx, bytes);
   if (!delivers || !q_.is_up() || write_refused_ || !receiver_.has_begun()) return true;
   return receiver_.deliver(m, part.total, WcOpcode::recv_write_with_imm);
 }

@@ -134,7 +134,7 @@ bool AtomicRequester::put_in_bytes(const AtomicWr& wr, Wqe& wqe) noexcept {
   const auto len = static_cast<uint32_t>(list + payload);
   if (!responses_.room_for_piece(1)) return false;
   uint64_t pos = 0;
-  const transport::Put put = core_.lane.put_request_bytes(len, pos, [&](std::byte* to) {
+  const transport::Put put = core_.lane.payload().put_request_bytes(len, pos, [&](std::byte* to) {
     const size_t size = transport::atomic_size(wr.type);
     assert(size != 0);
     for (size_t i = 0; i < wr.range_count; ++i) {

@@ -84,8 +84,8 @@ bool AtomicResponder::on_atomic(const SoundHead& head) noexcept {
 bool AtomicResponder::on_atomic_bytes(const SoundHead& head) noexcept {
   ring::ChannelRx& rx = core_.lane->request_rx;
   const auto f = wire::load_fields<wire::AtomicBytesFields>(rx.cells.body());
-  const transport::BytesIn bytes =
-      core_.lane.take_bytes(rx, f.byte_pos, Wild<uint64_t>(f.len.unchecked()), kMostBytes);
+  const transport::BytesIn bytes = core_.lane.payload().take_bytes(
+      rx, f.byte_pos, Wild<uint64_t>(f.len.unchecked()), kMostBytes);
   Request r;
   if (!bytes || !r.decode(f.code)) {
     core_.break_protocol("an atomic that does not exist, or outside its ring");
@@ -109,7 +109,7 @@ bool AtomicResponder::on_atomic_bytes(const SoundHead& head) noexcept {
   // Operands stay where they are: each is read once, and whatever it then is, it is only a number.
   r.operand = bytes.from() + list;
   if (!execute(r)) return false;
-  core_.lane.done_with(rx, bytes);
+  core_.lane.payload().done_with(rx, bytes);
   return true;
 }
 
@@ -224,7 +224,7 @@ bool AtomicResponder::execute(const Request& r) noexcept {
   if (answers && len > wire::kMaxInline) {
     uint64_t at = 0;
     const transport::Put put =
-        core_.lane.put_response_bytes(len, at, [&](std::byte* to) { return run(r, to); });
+        core_.lane.payload().put_response_bytes(len, at, [&](std::byte* to) { return run(r, to); });
     if (put == transport::Put::no_room) return execution_.wait_for_peer();
     if (put == transport::Put::no_memory) execution_.refuse(ask_of(r, 0), Denial::not_backed);
     if (put != transport::Put::done) return true;

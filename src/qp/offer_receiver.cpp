@@ -66,7 +66,8 @@ void OfferReceiver::on_data(const SoundHead& head) noexcept {
   const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
   const uint64_t id = head.word().unchecked();  // looked up
   const auto index = static_cast<uint32_t>(id);
-  transport::BytesIn bytes = core_.lane.take_piece(rx, f.byte_pos, f.len, core_.lane->piece_bytes);
+  transport::BytesIn bytes =
+      core_.lane.payload().take_piece(rx, f.byte_pos, f.len, core_.lane->piece_bytes);
   if (!bytes || index >= incoming_.size() || !incoming_[index].used ||
       incoming_[index].generation != id >> 32) {
     core_.break_protocol("payload that was not granted");
@@ -80,7 +81,7 @@ void OfferReceiver::on_data(const SoundHead& head) noexcept {
     return;
   }
   const bool placed = take_payload(bytes, in.receive.iov, in.receive.iov_count, offset);
-  core_.lane.done_with(rx, bytes);
+  core_.lane.payload().done_with(rx, bytes);
   if (!placed) {
     end(index, Errc::bad_buffer);
     core_.break_protocol("a message whose buffer is not there");  // or its sender waits for ever

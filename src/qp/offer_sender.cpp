@@ -135,9 +135,8 @@ bool OfferSender::push_chunks(Wqe& wqe, uint64_t end) noexcept {
       return false;
     }
     // room first: a chunk that was claimed has to be pushed, nobody else will
-    uint64_t pos = 0;
-    if (!tx.room(2) || !tx.reserve_bytes(static_cast<uint32_t>(core_.lane->piece_bytes), pos))
-      return false;
+    const auto piece = static_cast<uint32_t>(core_.lane->piece_bytes);
+    if (!tx.room(2) || !core_.lane.payload().has_room_for_response_bytes(piece)) return false;
     if (wqe.chunk_at == wqe.chunk_end && !next_chunk(wqe)) return !core_.lane.broken();
     assert(wqe.chunk_at < wqe.chunk_end && wqe.chunk_end <= wqe.granted);
     const auto n =
@@ -147,7 +146,7 @@ bool OfferSender::push_chunks(Wqe& wqe, uint64_t end) noexcept {
                   wire::DataFields{wqe.chunk_at, at, n});
     };
     const transport::Put put =
-        core_.lane.put_response_piece(n, record, [&](transport::PieceOut out) {
+        core_.lane.payload().put_response_piece(n, record, [&](transport::PieceOut out) {
           return put_payload(out, wqe.iov.data(), wqe.iov_count, wqe.chunk_at, n);
         });
     if (put == transport::Put::no_memory || put == transport::Put::no_source) {

@@ -109,13 +109,13 @@ void Pending::on_result(const SoundHead& head) noexcept {
   uint64_t offset = 0;
   if (!in_cells) {
     const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
-    bytes = core_.lane.take_piece(rx, f.byte_pos, f.len, core_.lane->piece_bytes);
+    bytes = core_.lane.payload().take_piece(rx, f.byte_pos, f.len, core_.lane->piece_bytes);
     offset = f.offset.unchecked();  // compared
   }
   const uint64_t len = in_cells ? head.len() : bytes.len;
   const bool is_there = in_cells || bytes;
   if (is_there && (wqe.denial != Denial::none || wqe.error != Errc::ok)) {
-    if (bytes) core_.lane.done_with(rx, bytes);
+    if (bytes) core_.lane.payload().done_with(rx, bytes);
     return;  // another part of it was refused: the operation has failed already
   }
   // in order and never more than was asked for
@@ -133,7 +133,7 @@ void Pending::on_result(const SoundHead& head) noexcept {
     });
   } else {
     if (!take_payload(bytes, wqe.iov.data(), wqe.iov_count, wqe.done)) wqe.error = Errc::bad_buffer;
-    core_.lane.done_with(rx, bytes);
+    core_.lane.payload().done_with(rx, bytes);
   }
   wqe.done += len;
   assert(wqe.done <= wqe.len);

@@ -114,7 +114,7 @@ bool Responder::on_send(const SoundHead& head) noexcept {
     }
   } else if (head.op() == Op::send_bytes) {
     const auto f = wire::load_fields<wire::SendBytesFields>(body);
-    bytes = core_.lane.take_bytes(rx, f.byte_pos, f.len, transport::kEagerBytes);
+    bytes = core_.lane.payload().take_bytes(rx, f.byte_pos, f.len, transport::kEagerBytes);
     if (!bytes) {
       core_.break_protocol("payload outside its ring");
       return false;
@@ -144,7 +144,7 @@ bool Responder::on_send(const SoundHead& head) noexcept {
     return false;
   }
   if (bytes && core_.lane) {
-    core_.lane.done_with(rx, bytes);
+    core_.lane.payload().done_with(rx, bytes);
     // unless this message was the one that changed it
     if (unasked_bytes != QpCore::kUnbounded && unasked_bytes == core_.unasked_bytes) {
       APERTURE_DEBUG_ASSERT(bytes.len <= core_.unasked_bytes);  // may_come_unasked()
@@ -206,7 +206,7 @@ bool Responder::on_write_bytes(const SoundHead& head) noexcept {
   ring::ChannelRx& rx = core_.lane->request_rx;
   if (!core_.lane->response_tx.room(1)) return execution_.wait_for_peer();
   const auto f = wire::load_fields<wire::WriteBytesFields>(rx.cells.body());
-  BytesIn bytes = core_.lane.take_piece(rx, f.byte_pos, f.len, core_.lane->piece_bytes);
+  BytesIn bytes = core_.lane.payload().take_piece(rx, f.byte_pos, f.len, core_.lane->piece_bytes);
   const uint64_t total = f.total.unchecked();  // only compared with, and asked for as a whole
   uint64_t offset = 0;
   if (!bytes || !f.offset.bounded(total, offset) || bytes.len > total - offset) {
@@ -229,7 +229,7 @@ bool Responder::on_write_bytes(const SoundHead& head) noexcept {
       execution_.note_write(access.region(), total);
     }
   }
-  core_.lane.done_with(rx, bytes);
+  core_.lane.payload().done_with(rx, bytes);
   if (head.has(wire::kLast) && !execution_.is_refused()) execution_.count_write();
   return true;
 }

@@ -158,7 +158,7 @@ bool RmaRequester::put_write_pieces(Wqe& wqe) noexcept {
                   wire::WriteBytesFields{key.key, range.len, wqe.range_done, pos, n}, key.secret);
     };
     const transport::Put put =
-        core_.lane.put_request_piece(n, record, [&](transport::PieceOut out) {
+        core_.lane.payload().put_request_piece(n, record, [&](transport::PieceOut out) {
           return put_payload(out, wqe.iov.data(), wqe.iov_count, wqe.done, n);
         });
     if (put == transport::Put::no_room) return has_failed(wqe);

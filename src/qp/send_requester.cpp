@@ -98,8 +98,8 @@ Put SendRequester::put_in_bytes(const SendWr& wr, uint8_t flags) noexcept {
   const uint32_t n_cells = wire::cells_of(Op::send_bytes, flags, 0);
   if (!tx.room(n_cells)) return Put::no_room;
   uint64_t pos = 0;
-  const Put put =
-      core_.lane.put_request_bytes(static_cast<uint32_t>(wr.len), pos, [&](std::byte* to) {
+  const Put put = core_.lane.payload().put_request_bytes(
+      static_cast<uint32_t>(wr.len), pos, [&](std::byte* to) {
         // the room may be news, and with it came an answer that forbids to use it unasked; behind
         // an invalidation it is known already
         const bool known = (flags & wire::kInvalidates) != 0;
@@ -168,14 +168,13 @@ bool SendRequester::put_acknowledged(Wqe& wqe) noexcept {
   const auto flags = static_cast<uint8_t>(flags_of(wr) | (invalidates ? wire::kInvalidates : 0));
   if (invalidates) {
     // the two go together
-    ring::ChannelTx& tx = core_.lane->request_tx;
     const bool in_cells = wqe.len <= wire::kMaxInline;
     const uint32_t n_cells = in_cells
                                  ? wire::cells_of(Op::send, flags, static_cast<uint16_t>(wqe.len))
                                  : wire::cells_of(Op::send_bytes, flags, 0);
-    uint64_t pos = 0;
     if (!responses_.room_for_piece(n_cells + 1)) return false;
-    if (!in_cells && !tx.reserve_bytes(static_cast<uint32_t>(wqe.len), pos)) return false;
+    const auto len = static_cast<uint32_t>(wqe.len);
+    if (!in_cells && !core_.lane.payload().has_room_for_request_bytes(len)) return false;
     // as in put_in_bytes(), and before the first of the two: the second cannot wait
     if (!in_cells && core_.lane->response_rx.cells.ready()) return false;
     if (!in_cells && !core_.lane->prepare_request_bytes()) return put_invalidation_alone(wqe);

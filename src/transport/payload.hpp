@@ -7,7 +7,7 @@
 
 #include "base/iov.hpp"
 #include "protect/grant.hpp"
-#include "transport/lane_end.hpp"
+#include "transport/payload_end.hpp"
 
 namespace aperture::transport {
 

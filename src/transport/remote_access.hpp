@@ -85,7 +85,7 @@ class RemoteAccess {
       if (lane.moved_for_peer() - moved_before >= kPollBytes) return Streamed::turn_over;
       const auto n = static_cast<uint32_t>(std::min(len - read_done_, lane->piece_bytes));
       if (!tx.room(2)) return Streamed::no_room;
-      const Put put = lane.put_response_piece(
+      const Put put = lane.payload().put_response_piece(
           n, [&](std::byte* body, uint64_t pos) { record(body, read_done_, pos, n); },
           [&](PieceOut out) {
             denial = put_piece(whole, offset + read_done_, n, out);

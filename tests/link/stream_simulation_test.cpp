@@ -14,6 +14,7 @@
 #include <string>
 
 #include "link/simulated_stream.hpp"
+#include "transport/lane_end.hpp"
 #include "transport/payload.hpp"
 
 namespace aperture::link::test {
@@ -77,13 +78,15 @@ class Side {
       return publish_piece(
           flow, random, end_->request_tx,
           [this](uint32_t n, auto record, auto fill) {
-            return end_.put_request_piece(n, record, fill);
+            return end_.payload().put_request_piece(n, record, fill);
           },
           [this] { end_.publish_request(1); });
     }
     publish(
         flow, random, end_->request_tx,
-        [this](uint32_t n, uint64_t& at, auto fill) { return end_.put_request_bytes(n, at, fill); },
+        [this](uint32_t n, uint64_t& at, auto fill) {
+          return end_.payload().put_request_bytes(n, at, fill);
+        },
         [this](uint32_t cells) { end_.publish_request(cells); });
   }
   void publish_response(Flow& flow, Random& random) {
@@ -91,14 +94,14 @@ class Side {
       return publish_piece(
           flow, random, end_->response_tx,
           [this](uint32_t n, auto record, auto fill) {
-            return end_.put_response_piece(n, record, fill);
+            return end_.payload().put_response_piece(n, record, fill);
           },
           [this] { end_.publish_response(1); });
     }
     publish(
         flow, random, end_->response_tx,
         [this](uint32_t n, uint64_t& at, auto fill) {
-          return end_.put_response_bytes(n, at, fill);
+          return end_.payload().put_response_bytes(n, at, fill);
         },
         [this](uint32_t cells) { end_.publish_response(cells); });
   }
@@ -191,7 +194,7 @@ class Side {
   // False: it was left for later, or cannot be had.
   bool take_bytes(ring::ChannelRx& rx, const Record& record, Random& random) {
     transport::BytesIn bytes =
-        end_.take_piece(rx, Wild(record.position), uint64_t{record.bytes}, ~uint64_t{0});
+        end_.payload().take_piece(rx, Wild(record.position), uint64_t{record.bytes}, ~uint64_t{0});
     EXPECT_TRUE(bool(bytes)) << "bytes of " << record.serial;
     if (bytes.may_land()) {
       const unsigned what = random() % 4;
@@ -205,12 +208,12 @@ class Side {
         EXPECT_TRUE(
             std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{}; }));
         EXPECT_TRUE(is_filled(to.data(), record)) << "landed bytes of " << record.serial;
-        end_.done_with(rx, bytes);
+        end_.payload().done_with(rx, bytes);
         return true;
       }
     }
     EXPECT_TRUE(is_filled(bytes.from(), record)) << "bytes of " << record.serial;
-    end_.done_with(rx, bytes);
+    end_.payload().done_with(rx, bytes);
     return true;
   }
 

@@ -671,7 +671,7 @@ OWNER = [  # what the queue pair does with a check's answer
     Mutation("a piece lies in its ring",
              "return {rx.bytes.view(at, len), len,",
              "return {rx.bytes.view(at, 0), len,", tests=QP_TESTS,
-             file="transport/lane_end.hpp"),
+             file="transport/payload_end.hpp"),
 ]
 
 DEVICES = [  # memory that the CPU must not touch

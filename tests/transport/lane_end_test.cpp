@@ -127,24 +127,26 @@ TEST_P(Ends, room_in_the_response_ring_wakes_the_responder_that_sleeps) {
 
 TEST_P(Ends, bytes_arrive_as_they_were_put) {
   uint64_t pos = 0;
-  ASSERT_EQ(a_.put_request_bytes(1000, pos,
-                                 [](std::byte* to) {
-                                   std::memset(to, 7, 1000);
-                                   return true;
-                                 }),
+  ASSERT_EQ(a_.payload().put_request_bytes(1000, pos,
+                                           [](std::byte* to) {
+                                             std::memset(to, 7, 1000);
+                                             return true;
+                                           }),
             Put::done);
-  const BytesIn in = b_.take_bytes(b_->request_rx, Wild<uint64_t>(pos), 1000, kPieceBytes);
+  const BytesIn in =
+      b_.payload().take_bytes(b_->request_rx, Wild<uint64_t>(pos), 1000, kPieceBytes);
   ASSERT_TRUE(in);
   for (size_t i = 0; i < 1000; ++i) ASSERT_EQ(in.from()[i], std::byte{7});
-  b_.done_with(b_->request_rx, in);
+  b_.payload().done_with(b_->request_rx, in);
 }
 
 TEST_P(Ends, responses_whose_bytes_all_name_one_place_count_as_others_do) {
   for (int i = 0; i < 10; ++i) b_.publish_response(1);
   int taken = 0;
   const auto take = [&](const std::byte*) {
-    a_.done_with(a_->response_rx,
-                 a_.take_bytes(a_->response_rx, Wild<uint64_t>(0), kPieceBytes, kPieceBytes));
+    a_.payload().done_with(
+        a_->response_rx,
+        a_.payload().take_bytes(a_->response_rx, Wild<uint64_t>(0), kPieceBytes, kPieceBytes));
     ++taken;
     return 1u;
   };
@@ -156,8 +158,9 @@ TEST_P(Ends, responses_whose_bytes_all_name_one_place_count_as_others_do) {
 
 TEST_P(Ends, a_source_that_fails_takes_nothing_from_the_ring) {
   uint64_t first = 0, second = 0;
-  EXPECT_EQ(a_.put_request_bytes(64, first, [](std::byte*) { return false; }), Put::no_source);
-  EXPECT_EQ(a_.put_request_bytes(64, second, [](std::byte*) { return true; }), Put::done);
+  EXPECT_EQ(a_.payload().put_request_bytes(64, first, [](std::byte*) { return false; }),
+            Put::no_source);
+  EXPECT_EQ(a_.payload().put_request_bytes(64, second, [](std::byte*) { return true; }), Put::done);
   EXPECT_EQ(first, second);
 }
 
@@ -165,23 +168,27 @@ TEST_P(Ends, a_full_ring_has_no_room_until_the_other_side_has_taken_something) {
   uint64_t pos = 0;
   const auto fill = [](std::byte*) { return true; };
   int pieces = 0;
-  while (a_.put_request_bytes(kPieceBytes, pos, fill) == Put::done) ++pieces;
+  while (a_.payload().put_request_bytes(kPieceBytes, pos, fill) == Put::done) ++pieces;
   EXPECT_EQ(static_cast<uint64_t>(pieces), a_->request_tx.bytes.size() / kPieceBytes);
+  EXPECT_FALSE(a_.payload().has_room_for_request_bytes(kPieceBytes));
+  EXPECT_TRUE(a_.payload().has_room_for_response_bytes(kPieceBytes)) << "a ring of its own";
   a_.publish_request(1);
   b_->request_rx.cells.advance(1);
-  b_.done_with(b_->request_rx,
-               b_.take_bytes(b_->request_rx, Wild<uint64_t>(0), kPieceBytes, kPieceBytes));
+  b_.payload().done_with(b_->request_rx, b_.payload().take_bytes(b_->request_rx, Wild<uint64_t>(0),
+                                                                 kPieceBytes, kPieceBytes));
   b_.acknowledge_requests();
-  EXPECT_EQ(a_.put_request_bytes(kPieceBytes, pos, fill), Put::done);
+  EXPECT_TRUE(a_.payload().has_room_for_request_bytes(kPieceBytes));
+  EXPECT_EQ(a_.payload().put_request_bytes(kPieceBytes, pos, fill), Put::done)
+      << "asking took none";
 }
 
 TEST_P(Ends, places_outside_the_ring_or_above_the_limit_are_refused) {
   const ring::ChannelRx& rx = b_->request_rx;
   const uint64_t size = a_->request_tx.bytes.size();
-  EXPECT_FALSE(b_.take_bytes(rx, Wild<uint64_t>(size - 1), 2, kPieceBytes));
-  EXPECT_TRUE(b_.take_bytes(rx, Wild<uint64_t>(size - 1), 1, kPieceBytes));
-  EXPECT_FALSE(b_.take_bytes(rx, Wild<uint64_t>(0), kPieceBytes + 1, kPieceBytes));
-  EXPECT_FALSE(b_.take_bytes(rx, Wild<uint64_t>(~uint64_t{0}), 2, kPieceBytes));
+  EXPECT_FALSE(b_.payload().take_bytes(rx, Wild<uint64_t>(size - 1), 2, kPieceBytes));
+  EXPECT_TRUE(b_.payload().take_bytes(rx, Wild<uint64_t>(size - 1), 1, kPieceBytes));
+  EXPECT_FALSE(b_.payload().take_bytes(rx, Wild<uint64_t>(0), kPieceBytes + 1, kPieceBytes));
+  EXPECT_FALSE(b_.payload().take_bytes(rx, Wild<uint64_t>(~uint64_t{0}), 2, kPieceBytes));
 }
 
 TEST_P(Ends, a_response_of_no_cells_ends_the_connection) {

@@ -90,7 +90,7 @@ TEST_F(Steps, a_long_read_streams_waits_for_room_and_goes_on_where_it_was) {
   uint64_t pos = 0;
   // all room but for one piece is taken
   while (room > 2 * kPieceBytes) {
-    ASSERT_EQ(lane_.put_response_bytes(kPieceBytes, pos, [](std::byte*) { return true; }),
+    ASSERT_EQ(lane_.payload().put_response_bytes(kPieceBytes, pos, [](std::byte*) { return true; }),
               Put::done);
     room -= kPieceBytes;
   }
@@ -108,10 +108,11 @@ TEST_F(Steps, a_long_read_streams_waits_for_room_and_goes_on_where_it_was) {
   const auto take = [&](const std::byte* body) {
     Record r;
     std::memcpy(&r, body, sizeof r);
-    const BytesIn in = other_.take_bytes(other_->response_rx, Wild(r.at), r.n, kPieceBytes);
+    const BytesIn in =
+        other_.payload().take_bytes(other_->response_rx, Wild(r.at), r.n, kPieceBytes);
     EXPECT_TRUE(bool(in));
     std::memcpy(got.data() + r.offset, in.from(), r.n);
-    other_.done_with(other_->response_rx, in);
+    other_.payload().done_with(other_->response_rx, in);
     return 1u;
   };
   const auto stream = [&] { return access_.stream_read(lane_, whole, 0, kSize, denial, record); };
