@@ -158,7 +158,7 @@ bool AutoProgress::look_in() noexcept {
   tick_ns_ = kTickNs;
   // somebody polls, if slowly, or is about to
   if (engine_.lock().is_waited_for() || !engine_.lock().try_lock()) return true;
-  const bool resting = engine_.is_asleep();
+  const bool resting = engine_.sleep().is_asleep();
   const bool rung = resting && !heeded_ && is_readable(engine_.wakers().sleep_fd());
   const bool late = rung && rung_;
   rung_ = rung;
@@ -193,7 +193,7 @@ void AutoProgress::step_in() noexcept {
       do {
         engine_.poll();
         now = now_ns();
-        if (now >= until) asleep = engine_.prepare_to_sleep();
+        if (now >= until) asleep = engine_.sleep().prepare();
       } while (!asleep && now < at_most && !engine_.lock().is_wanted());
     }
     // an application that waits comes first, however long it takes to get a processor

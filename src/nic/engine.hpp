@@ -6,12 +6,10 @@
 // nobody else does; in all other cases the control thread takes over when no one has polled for a
 // while.
 //
-// Sleep: prepare_to_sleep() arms the descriptors of links, marks all incoming channels asleep,
-// passes a fence (a heavy barrier where a peer does not promise one of its own) and looks once
-// more. From then on the first arrival makes wakers().sleep_fd() readable: peers in shared memory
-// ring the doorbell, links and datagram sockets have descriptors of their own, and where something
-// waits for a peer that may go on without ringing (it is stopped, or in the middle of a claim), or
-// for a time, an alarm wakes after a while. The next poll, whoever makes it, ends the sleep.
+// Its parts: the links that it moves (engine_links.hpp), how it falls asleep (engine_sleep.hpp) and
+// what wakes it (wakers.hpp), what it progresses in each poll (poll_list.hpp), what others hand
+// over to it (posted_work.hpp), and the control thread in its application's place
+// (auto_progress.hpp).
 #pragma once
 
 #include <time.h>
@@ -19,19 +17,19 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "base/callback.hpp"
 #include "base/clock.hpp"
 #include "base/core_sharing.hpp"
 #include "base/fork_guard.hpp"
 #include "base/lock.hpp"
-#include "link/faulty/mover.hpp"
 #include "link/pollable.hpp"
 #include "link/progress.hpp"
 #include "link/tcp/mover.hpp"
 #include "nic/auto_progress.hpp"
 #include "nic/contact.hpp"
+#include "nic/engine_links.hpp"
+#include "nic/engine_sleep.hpp"
 #include "nic/poll_list.hpp"
 #include "nic/posted_work.hpp"
 #include "nic/wakers.hpp"
@@ -80,35 +78,20 @@ class Engine {
     return idle && !has_enough();
   }
   void share_core() noexcept { core_sharing_.give_away(); }
-  // Lock held. True: asleep, nothing had arrived. False: poll() and look again. Any later poll()
-  // wakes up by itself.
-  bool prepare_to_sleep() noexcept;
 
-  bool is_asleep() const noexcept { return asleep_; }  // lock held
+  // Putting it to sleep. Lock held.
+  EngineSleep& sleep() noexcept { return sleep_; }
+  const EngineSleep& sleep() const noexcept { return sleep_; }
   // What wakes it, and by which descriptor.
   Wakers& wakers() noexcept { return wakers_; }
-  // Lock held, after a poll: sleep_fd() is quiet again, although the engine is not put to sleep
-  // yet. A system call.
-  void hush() noexcept {
-    if (!asleep_) wakers_.drain();
-  }
-  // The same where it has been asleep since. If not, a ring that comes late may be left, by which
-  // the next wait ends for nothing.
-  void hush_after_sleep() noexcept {
-    if (!asleep_ && wakers_.were_armed()) wakers_.drain();
-  }
-  // Lock held. True: asleep, and nothing has woken it, so that a poll would find nothing. For who
-  // is about to wait anyway, and would have to put it to sleep again: with many lanes, that costs
-  // more than this. A system call while asleep.
-  bool sleeps_on() const noexcept { return asleep_ && !wakers_.is_rung(); }
   // Who is woken by that: the control thread, or a thread of the application's.
   AutoProgress& auto_progress() noexcept { return auto_; }
 
   // Lock held, after operations were posted. What they left for this side to do goes on although
   // the engine sleeps: whoever waits on sleep_fd(), or the control thread, is woken for it.
   void on_posted() noexcept {
-    if (asleep_) [[unlikely]]
-      look_at_posted();
+    if (sleep_.is_asleep()) [[unlikely]]
+      sleep_.look_at_posted();
   }
 
   // Runs fn under the lock in the next poll; wakes a sleeping engine. Any thread. Cannot fail
@@ -130,10 +113,7 @@ class Engine {
   // io.
   Status add_progress(link::Progress& link) noexcept;
   void remove_progress(link::Progress& link) noexcept;
-  // What moves lanes with faults; null where the user has not asked for any.
-  const std::shared_ptr<link::faulty::Mover>& faults() const noexcept { return faults_; }
-  // What moves lanes over streams; a link while there are such.
-  const std::shared_ptr<link::tcp::Mover>& mover() const noexcept { return mover_; }
+  const EngineLinks& links() const noexcept { return links_; }
 
  private:
   Engine(const Options& options, Contact& contact) noexcept;
@@ -149,44 +129,32 @@ class Engine {
    private:
     Engine& engine_;
   };
-  Status make_mover() noexcept;
-  Status make_faults() noexcept;
+  Status make_links() noexcept;
 
   // Up to so many more for one call: a quarter of a megabyte, and what it takes to copy that.
   static constexpr int kPollsOfACall = 8;
 
   bool may_go_on() const noexcept {
-    return !asleep_ && (qps_.has_moved(polls_) || pollables_.has_moved(polls_));
+    return !sleep_.is_asleep() && (qps_.has_moved(polls_) || pollables_.has_moved(polls_));
   }
   [[gnu::always_inline]] void poll_queue_pairs() noexcept;
-  [[gnu::cold, gnu::noinline]] void poll_with_links() noexcept;
-  void flush_links(bool hurry) noexcept;
+  [[gnu::cold, gnu::noinline]] void poll_longer() noexcept;
   [[gnu::cold]] bool is_idle() noexcept;
-  void set_asleep(bool asleep) noexcept;
-  bool fall_asleep() noexcept;
-  [[gnu::cold]] void look_at_posted() noexcept;
-  bool needs_polling() const noexcept;
-  bool do_links_need_polling() const noexcept;
-  bool needs_later_look() const noexcept;
-  void wake_up() noexcept;
 
   EngineLock lock_;
   const Life life_;
   Contact& contact_;
   protect::KeyTable& keys_;  // the contact's, at hand: registering asks for it each time
   const uint32_t domain_;
-  Wakers wakers_;                        // guarded by lock_, but for what it says
-  bool attend_ = false;                  // asleep_, or there are links; guarded by lock_
-  bool asleep_ = false;                  // guarded by lock_
-  uint64_t polls_ = 0;                   // guarded by lock_
-  CoreSharing core_sharing_;             // guarded by lock_, but for share_core()
-  PollList<qp::Qp> qps_{core_sharing_};  // guarded by lock_
+  Wakers wakers_;  // guarded by lock_, but for what it says
+  EngineSleep sleep_{{wakers_, qps_, pollables_, links_, posted_, auto_}};  // guarded by lock_
+  uint64_t polls_ = 0;                                                      // guarded by lock_
+  CoreSharing core_sharing_;                           // guarded by lock_, but for share_core()
+  PollList<qp::Qp> qps_{core_sharing_};                // guarded by lock_
   PollList<link::Pollable> pollables_{core_sharing_};  // all other kinds; guarded by lock_
-  std::vector<link::Progress*> links_;                 // guarded by lock_
   Moving moving_{*this};
-  std::shared_ptr<link::tcp::Mover> mover_;
-  std::shared_ptr<link::faulty::Mover> faults_;
-  PostedWork posted_;  // put by any thread, run under lock_
+  EngineLinks links_{wakers_};  // guarded by lock_
+  PostedWork posted_;           // put by any thread, run under lock_
   AutoProgress auto_;
 };
 

@@ -20,8 +20,8 @@ MsgConnection::MsgConnection(const EndpointOptions& options, ConnectionEvents& e
   spec_.local = options.local;
   spec_.domain = options.met_by_requests();
   spec_.doorbell_fd = engine_.wakers().doorbell_fd();
-  spec_.mover = engine_.mover();
-  spec_.faults = engine_.faults();
+  spec_.mover = engine_.links().mover();
+  spec_.faults = engine_.links().faults();
   spec_.events = this;
   spec_.what = ListenFor::nobody;
   spec_.auth_key = options.auth_key;

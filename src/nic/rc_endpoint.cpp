@@ -31,8 +31,8 @@ Status RcEndpoint::expect(const Wish& wish) noexcept {
   spec.local = wish.local;
   spec.domain = wish.domain;
   spec.doorbell_fd = engine_.wakers().doorbell_fd();
-  spec.mover = engine_.mover();
-  spec.faults = engine_.faults();
+  spec.mover = engine_.links().mover();
+  spec.faults = engine_.links().faults();
   spec.language = link::faulty::Language::rc;
   spec.events = this;
   Address bound;

@@ -52,7 +52,7 @@ Status RcVerbsQp::modify(const ib::QpAttributes& attr, uint32_t mask) noexcept {
     if (early_ != nullptr) {
       qp_.attach(std::move(early_));
       // the peer counts on polls from now on, and the engine may have been put to sleep before
-      if (engine_.is_asleep()) engine_.wakers().ring();
+      if (engine_.sleep().is_asleep()) engine_.wakers().ring();
     }
     engine_.on_posted();
   }
@@ -88,7 +88,7 @@ void RcVerbsQp::give_back(std::unique_ptr<link::Lane> lane) noexcept {
 
 // Its peer has published all of it, and rings no more.
 void RcVerbsQp::share_taken() noexcept {
-  if (engine_.is_asleep() && qp_.anything_arrived()) return engine_.wakers().ring();
+  if (engine_.sleep().is_asleep() && qp_.anything_arrived()) return engine_.wakers().ring();
   engine_.on_posted();
 }
 

@@ -36,8 +36,8 @@ Status RdmConnections::listen() noexcept {
   ListenSpec spec;
   spec.local = address_;
   spec.doorbell_fd = engine_.wakers().doorbell_fd();
-  spec.mover = engine_.mover();
-  spec.faults = engine_.faults();
+  spec.mover = engine_.links().mover();
+  spec.faults = engine_.links().faults();
   spec.at_open_port = at_open_port_;
   spec.what = connects_only_ ? ListenFor::nobody : ListenFor::lanes;
   for (End& end : ends_) {

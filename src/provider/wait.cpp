@@ -176,7 +176,7 @@ bool Sleeper::try_sleep(Waits waits, bool (*ready)(const void*), const void* wha
     domain_->engine->poll();
     if (ready(what) || !reachable) break;
     arm();
-    if (domain_->engine->prepare_to_sleep()) {
+    if (domain_->engine->sleep().prepare()) {
       domain_->engine->auto_progress().leave_to_application();
       return true;
     }
@@ -218,7 +218,7 @@ void Sleeper::disarm() noexcept {
 // fall asleep, they are woken instead and look for themselves.
 void Sleeper::put_back_to_sleep(Domain& domain) noexcept {
   for (int round = 0; round < kBackToSleepRounds; ++round) {
-    if (domain.engine->prepare_to_sleep()) return;
+    if (domain.engine->sleep().prepare()) return;
     domain.engine->poll();
   }
   for (Sleeper* sleeper : domain.sleepers) sleeper->ring();

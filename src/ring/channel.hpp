@@ -84,7 +84,7 @@ class ChannelTx {
 
   // After publishing: true if the consumer sleeps and this caller has to ring its doorbell.
   bool must_ring() noexcept {
-    light_barrier();  // pairs with the sleeper's barrier, Engine::prepare_to_sleep()
+    light_barrier();  // pairs with the sleeper's barrier, EngineSleep::prepare()
     return (static_cast<uint32_t>(consumer_state()) & kAsleep) != 0;
   }
   // The same after an acknowledgement, without a record.

@@ -73,7 +73,7 @@ void Channel::on_armed(DeviceCq& cq, bool any) noexcept {
   waiter = context->waiters.of_this_thread();
   idle_looks = 0;
   if (armed == nullptr) {  // nobody has been promised an event by what was rung before
-    context->engine().hush_after_sleep();
+    context->engine().sleep().hush_after();
     wakings = context->engine().wakers().wakings();
   }
   if (any && !cq.is_armed) {
@@ -108,7 +108,7 @@ void Channel::disarm(DeviceCq& cq) noexcept {
 bool Channel::put_to_sleep() noexcept {
   nic::Engine& engine = context->engine();
   for (int round = 0; round < kRestRounds; ++round) {
-    if (engine.prepare_to_sleep()) return true;
+    if (engine.sleep().prepare()) return true;
     engine.poll();
     if (has_event()) return false;
   }
@@ -214,10 +214,10 @@ bool Channel::look_once(DeviceCq*& cq) noexcept {
     // who comes again has not been woken since
     if (!again) {
       engine.poll();
-      engine.hush();
-    } else if (!engine.sleeps_on()) {
+      engine.sleep().hush();
+    } else if (!engine.sleep().goes_on()) {
       engine.poll();
-      engine.hush_after_sleep();
+      engine.sleep().hush_after();
     }
     // the descriptor has been readable: that is not to be taken back
     if (is_direct && wakings != engine.wakers().wakings() && armed != nullptr && !has_event()) {

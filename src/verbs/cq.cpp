@@ -218,7 +218,7 @@ constexpr uint8_t kRestsOfOneArming = 2;
 // shall ring the doorbell at once. Where it has slept since another queue came to that, it is not
 // woken to be put to sleep again: a server has a queue for each of its clients.
 [[gnu::always_inline]] inline void look_for_one(DeviceCq& cq, nic::Engine& engine) noexcept {
-  if (cq.rests_due != 0 && engine.sleeps_on()) [[unlikely]] {
+  if (cq.rests_due != 0 && engine.sleep().goes_on()) [[unlikely]] {
     if (cq.queue->empty()) --cq.rests_due;
     return;
   }
@@ -231,7 +231,7 @@ constexpr uint8_t kRestsOfOneArming = 2;
 
 // What is asleep would be rung by its peers for somebody who is here, unless he is about to wait.
 [[gnu::always_inline]] inline bool needs_look(DeviceCq& cq, const nic::Engine& engine) noexcept {
-  return cq.queue->empty() || (engine.is_asleep() && cq.rests_due == 0) ||
+  return cq.queue->empty() || (engine.sleep().is_asleep() && cq.rests_due == 0) ||
          (++cq.takes & (kPollEvery - 1)) == 0;
 }
 

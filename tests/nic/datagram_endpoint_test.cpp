@@ -217,7 +217,7 @@ TEST(DatagramEndpoint, a_message_wakes_a_sleeping_engine) {
   to.post(0);
   {
     const EngineGuard guard(*to.engine);
-    while (!to.engine->prepare_to_sleep()) to.engine->poll();
+    while (!to.engine->sleep().prepare()) to.engine->poll();
   }
   ASSERT_TRUE(from.send(there, "wake"));
   pollfd p{to.engine->wakers().sleep_fd(), POLLIN, 0};

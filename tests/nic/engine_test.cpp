@@ -131,7 +131,7 @@ TEST_F(LaneInUse, a_call_does_not_go_on_under_who_has_put_the_engine_to_sleep_to
   Recorder& one = add();
   one.pieces = 5;
   engine_->poll();
-  ASSERT_TRUE(engine_->prepare_to_sleep());
+  ASSERT_TRUE(engine_->sleep().prepare());
   EXPECT_TRUE(engine_->is_look_due());
   engine_->look([] { return false; });
   EXPECT_TRUE(one.asleep) << "its peers would not ring any more";
@@ -210,7 +210,7 @@ TEST_F(LaneInUse, what_is_over_goes_to_its_owner_once) {
 TEST_F(LaneInUse, sleep_marks_all_of_them_and_a_poll_wakes_them) {
   Recorder& one = add();
   Recorder& other = add();
-  ASSERT_TRUE(engine_->prepare_to_sleep());
+  ASSERT_TRUE(engine_->sleep().prepare());
   EXPECT_TRUE(one.asleep);
   EXPECT_TRUE(other.asleep);
   engine_->poll();
@@ -221,23 +221,23 @@ TEST_F(LaneInUse, sleep_marks_all_of_them_and_a_poll_wakes_them) {
 TEST_F(LaneInUse, no_sleep_while_one_has_work_or_must_be_polled_or_is_over) {
   Recorder& one = add();
   one.work = 1;
-  EXPECT_FALSE(engine_->prepare_to_sleep());
+  EXPECT_FALSE(engine_->sleep().prepare());
   EXPECT_FALSE(one.asleep);
   one.work = 0;
   one.restless = true;
-  EXPECT_FALSE(engine_->prepare_to_sleep());
+  EXPECT_FALSE(engine_->sleep().prepare());
   one.restless = false;
   one.over = true;
-  EXPECT_FALSE(engine_->prepare_to_sleep());
+  EXPECT_FALSE(engine_->sleep().prepare());
   one.over = false;
-  EXPECT_TRUE(engine_->prepare_to_sleep());
+  EXPECT_TRUE(engine_->sleep().prepare());
 }
 
 TEST_F(LaneInUse, sleeping_engine_looks_again_while_one_waits_for_its_peer) {
   Recorder& one = add();
   one.waits = true;
   for (int round = 0; round < 3; ++round) {
-    ASSERT_TRUE(engine_->prepare_to_sleep());
+    ASSERT_TRUE(engine_->sleep().prepare());
     EXPECT_TRUE(one.asleep);
     pollfd p{engine_->wakers().sleep_fd(), POLLIN, 0};
     EXPECT_EQ(::poll(&p, 1, 10'000), 1) << "nobody rang, and no time has passed";
@@ -245,7 +245,7 @@ TEST_F(LaneInUse, sleeping_engine_looks_again_while_one_waits_for_its_peer) {
     EXPECT_FALSE(rung()) << "quiet while it polls";
   }
   one.waits = false;
-  ASSERT_TRUE(engine_->prepare_to_sleep());
+  ASSERT_TRUE(engine_->sleep().prepare());
   pollfd p{engine_->wakers().sleep_fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&p, 1, 20), 0);
 }
@@ -255,7 +255,7 @@ TEST_F(LaneInUse, sleep_costs_a_heavy_barrier_only_where_a_peer_promises_no_fenc
   add();
   const auto barriers_of_a_sleep = [&] {
     const uint64_t before = heavy_barriers_passed();
-    EXPECT_TRUE(engine_->prepare_to_sleep());
+    EXPECT_TRUE(engine_->sleep().prepare());
     engine_->poll();
     return heavy_barriers_passed() - before;
   };
@@ -266,7 +266,7 @@ TEST_F(LaneInUse, sleep_costs_a_heavy_barrier_only_where_a_peer_promises_no_fenc
 
 TEST_F(LaneInUse, what_is_posted_in_a_sleep_that_is_too_deep_for_it_is_looked_at_once_more) {
   Recorder& one = add();
-  ASSERT_TRUE(engine_->prepare_to_sleep());
+  ASSERT_TRUE(engine_->sleep().prepare());
   engine_->on_posted();
   EXPECT_FALSE(rung());
   one.too_deep = true;
@@ -281,31 +281,31 @@ TEST_F(LaneInUse, what_is_posted_in_a_sleep_that_is_too_deep_for_it_is_looked_at
 
 TEST_F(LaneInUse, a_doorbell_is_hushed_while_awake_and_never_while_asleep) {
   add();
-  ASSERT_TRUE(engine_->prepare_to_sleep());
+  ASSERT_TRUE(engine_->sleep().prepare());
   engine_->post([] {});
-  engine_->hush();
+  engine_->sleep().hush();
   EXPECT_TRUE(rung()) << "that would be a lost wake-up";
   engine_->poll();
-  engine_->hush();
+  engine_->sleep().hush();
   EXPECT_FALSE(rung());
 }
 
 TEST_F(LaneInUse, a_doorbell_is_read_once_for_a_sleep_by_who_comes_after_it) {
   add();
-  EXPECT_FALSE(engine_->sleeps_on()) << "awake";
-  ASSERT_TRUE(engine_->prepare_to_sleep());
-  EXPECT_TRUE(engine_->sleeps_on());
+  EXPECT_FALSE(engine_->sleep().goes_on()) << "awake";
+  ASSERT_TRUE(engine_->sleep().prepare());
+  EXPECT_TRUE(engine_->sleep().goes_on());
   engine_->post([] {});
-  EXPECT_FALSE(engine_->sleeps_on()) << "it was rung";
-  engine_->hush_after_sleep();
+  EXPECT_FALSE(engine_->sleep().goes_on()) << "it was rung";
+  engine_->sleep().hush_after();
   EXPECT_TRUE(rung()) << "that would be a lost wake-up";
   engine_->poll();
-  engine_->hush_after_sleep();
+  engine_->sleep().hush_after();
   EXPECT_FALSE(rung());
   engine_->wakers().ring();  // late
-  engine_->hush_after_sleep();
+  engine_->sleep().hush_after();
   EXPECT_TRUE(rung()) << "nobody has slept since";
-  engine_->hush();
+  engine_->sleep().hush();
   EXPECT_FALSE(rung());
 }
 
@@ -320,7 +320,7 @@ class LeftToTheApplication : public LaneInUse {
   ~LeftToTheApplication() override { engine_.reset(); }  // before what its control thread polls
   void fall_asleep() {
     const EngineGuard guard(*engine_);
-    while (!engine_->prepare_to_sleep()) engine_->poll();
+    while (!engine_->sleep().prepare()) engine_->poll();
     engine_->auto_progress().leave_to_application();
   }
   bool is_done(const Recorder& one) {
@@ -392,11 +392,11 @@ TEST_F(LeftToTheApplication, an_engine_that_is_polled_all_the_time_is_not_put_to
 
 TEST_F(LaneInUse, a_newcomer_wakes_a_sleeping_engine) {
   Recorder& one = add();
-  ASSERT_TRUE(engine_->prepare_to_sleep());
+  ASSERT_TRUE(engine_->sleep().prepare());
   Recorder& late = add();
   EXPECT_FALSE(one.asleep);
   EXPECT_FALSE(late.asleep);
-  ASSERT_TRUE(engine_->prepare_to_sleep());
+  ASSERT_TRUE(engine_->sleep().prepare());
   EXPECT_FALSE(rung());
   engine_->post([] {});
   EXPECT_TRUE(rung());
@@ -424,12 +424,12 @@ TEST_F(LaneInUse, a_link_wakes_a_sleeping_engine_by_its_descriptor_and_no_other)
   ASSERT_TRUE(engine_->add_progress(link).ok());
   signal_eventfd(link.socket.get());
   EXPECT_FALSE(rung()) << "it is awake, and polls find it";
-  ASSERT_TRUE(engine_->prepare_to_sleep());
+  ASSERT_TRUE(engine_->sleep().prepare());
   EXPECT_TRUE(rung()) << "what was there before counts";
   engine_->poll();
   EXPECT_EQ(link.moved, 1);
   EXPECT_FALSE(rung());
-  ASSERT_TRUE(engine_->prepare_to_sleep());
+  ASSERT_TRUE(engine_->sleep().prepare());
   EXPECT_FALSE(rung());
   signal_eventfd(link.socket.get());
   EXPECT_TRUE(rung());
@@ -440,10 +440,10 @@ TEST_F(LaneInUse, a_link_wakes_a_sleeping_engine_by_its_descriptor_and_no_other)
 TEST_F(LaneInUse, a_link_that_comes_while_the_engine_sleeps_wakes_it) {
   Recorder& one = add();
   FakeLink link;
-  ASSERT_TRUE(engine_->prepare_to_sleep());
+  ASSERT_TRUE(engine_->sleep().prepare());
   ASSERT_TRUE(engine_->add_progress(link).ok());
   EXPECT_FALSE(one.asleep);
-  ASSERT_TRUE(engine_->prepare_to_sleep());
+  ASSERT_TRUE(engine_->sleep().prepare());
   signal_eventfd(link.socket.get());
   EXPECT_TRUE(rung());
   engine_->remove_progress(link);

@@ -74,7 +74,7 @@ class ConnectedEnd final : public ib::CqEvents, public ib::QpEvents {
   }
   bool is_asleep() {
     const EngineGuard guard(engine());
-    return engine().is_asleep();
+    return engine().sleep().is_asleep();
   }
   bool has_completion() {
     const EngineGuard guard(engine());
@@ -107,7 +107,7 @@ TEST(RcVerbsQp, a_lane_that_is_attached_while_the_engine_sleeps_is_progressed) {
     ASSERT_TRUE(there.send());
     ASSERT_TRUE(eventually([&] { return there.has_lane(); }));
     for (const uint64_t end = now_ns() + 50'000'000; now_ns() < end;) here.engine().poll();
-    while (!here.engine().prepare_to_sleep()) here.engine().poll();
+    while (!here.engine().sleep().prepare()) here.engine().poll();
   }
   program.join();
   EXPECT_TRUE(eventually([&] { return here.has_completion(); }));

@@ -86,7 +86,7 @@ TEST(UdVerbsQp, a_message_wakes_a_sleeper_without_the_control_thread) {
   for (int i = 0; i < 20; ++i) {
     {
       const EngineGuard guard(engine);
-      while (!engine.prepare_to_sleep()) engine.poll();
+      while (!engine.sleep().prepare()) engine.poll();
       engine.auto_progress().leave_to_application();
     }
     ASSERT_TRUE(from.send(kLoopback, kLoopback, to.qpn(), std::to_string(i)));

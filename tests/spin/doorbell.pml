@@ -1,6 +1,6 @@
 /* Sleep and doorbell: LaneEnd::wake_consumer() in src/transport/lane_end.hpp against
- * Engine::prepare_to_sleep() in src/nic/engine.cpp. Claim: the consumer sees every message; it never
- * sleeps with one unseen and no doorbell on its way (that would be an invalid end state).
+ * EngineSleep::prepare() in src/nic/engine_sleep.cpp. Claim: the consumer sees every message; it
+ * never sleeps with one unseen and no doorbell on its way (that would be an invalid end state).
  *
  * The producer begins with a promise to fence, may take it back at any message, and may give it
  * again. The consumer relies on it or passes a heavy barrier. A system call on the doorbell is
