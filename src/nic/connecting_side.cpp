@@ -183,7 +183,7 @@ void ConnectingSide::on_offer(Connector& connector, const wire::Answer& offer) n
     const bool ours = joins.error() == Errc::no_fds || joins.error() == Errc::no_memory;
     return ours ? on_connector_failed(connector, joins.error()) : connector.try_again();
   }
-  if (known->joined()) return open(connector, *known);
+  if (known->channel().joined()) return open(connector, *known);
   connector.enter(Connector::Stage::joining, known.get());
 }
 
@@ -206,11 +206,13 @@ bool ConnectingSide::is_of_who_answered(const HostPeer& peer, const Connector& c
                                         const wire::Answer& offer) noexcept {
   const bool is_ours = peer.may_ask_at_once();
   // no port of another network namespace can be asked for its user
-  if (offer.verdict == wire::Verdict::meets) return is_ours || peer.was_met_at(connector.remote());
+  if (offer.verdict == wire::Verdict::meets)
+    return is_ours || peer.ports.was_met_at(connector.remote());
   const auto user =
       owners_.of_connection(connector.remote(), local_address(connector.connection()));
   if (!user) return is_ours;
-  return user.value() == peer.uid() && (is_ours || !Identity::may_be_anybody(user.value()));
+  return user.value() == peer.channel().uid() &&
+         (is_ours || !Identity::may_be_anybody(user.value()));
 }
 
 // Errors: no_fds, no_memory; and what another try may do better, since the name is gone then, or
@@ -227,7 +229,7 @@ Status ConnectingSide::join(Connector& connector, const wire::Answer& offer) {
   if (peer == nullptr) return Errc::no_fds;
   if (!peer->begin(offer.nonce, connector.nonce(), offer.incarnation)) return Errc::peer_lost;
   if (meets) {
-    peer->note_met_at(connector.remote());
+    peer->ports.note_met_at(connector.remote());
     APERTURE_INFO("%s shares memory with us: %s is met in the directory in APERTURE_SHARE",
                   connector.remote().print().c_str(), peer->name().c_str());
   }

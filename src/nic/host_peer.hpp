@@ -1,39 +1,43 @@
 // A process of this host, and the lanes between its endpoints and ours.
 //
 // It is one incarnation of one process: its channel (peer_channel.hpp) says who it is and carries
-// packets, its memory (peer_memory.hpp) is what both map. Whoever opens a lane takes it back when
-// both sides have closed it, with LaneClose. Owned by the control thread.
+// packets, its memory (peer_memory.hpp) is what both map, and host_lanes.hpp tells how lanes in it
+// come and go. Owned by the control thread.
 #pragma once
 
-#include <array>
 #include <memory>
-#include <unordered_map>
 
+#include "nic/deadline.hpp"
+#include "nic/host_lanes.hpp"
+#include "nic/known_ports.hpp"
 #include "nic/peer.hpp"
 #include "nic/peer_channel.hpp"
 #include "nic/peer_memory.hpp"
 
 namespace aperture::nic {
 
+// Who has the segments of processes that are gone.
+class SegmentsHost {
+ public:
+  virtual ~SegmentsHost() = default;
+  // Until the key table watches their accessor slots no more.
+  virtual void take_over(WatchedSegments segments) noexcept = 0;
+};
+
 class HostPeer final : public Peer, private PeerChannelHost {
  public:
-  // By exception std::bad_alloc.
-  HostPeer(const PeerContext& context, ParentOnlyFd socket, const Credentials& credentials);
+  // By exception std::bad_alloc. segments outlives it.
+  HostPeer(const PeerContext& context, SegmentsHost& segments, ParentOnlyFd socket,
+           const Credentials& credentials);
 
   // See PeerChannel. on_peer_joined() follows begin().
   Status begin(const wire::Id128& nonce, const wire::Id128& expected,
                const wire::Id128& incarnation) noexcept;
   Status answer(const wire::Join& join, const wire::Id128& nonce) noexcept;
 
-  bool joined() const noexcept { return channel_.joined(); }
-  uid_t uid() const noexcept { return channel_.uid(); }
-  // The owner of the port at that address, in another network namespace, has told its socket.
-  void note_met_at(const Address& remote) noexcept { met_at_ = remote.of_port().without_key(); }
-  bool was_met_at(const Address& remote) const noexcept {
-    return met_at_ == remote.of_port().without_key();
-  }
-  // The port at that address is known to be its own: note_port(). It may have closed it since.
-  bool has_port(const Address& at) const noexcept;
+  // Who is at the other end, and whether it has joined.
+  const PeerChannel& channel() const noexcept { return channel_; }
+  KnownPorts ports;  // its own
 
   // Peer
   const wire::Id128& incarnation() const noexcept override { return channel_.incarnation(); }
@@ -43,9 +47,7 @@ class HostPeer final : public Peer, private PeerChannelHost {
   bool speaks_for(const Address& source, PortOwners& owners) noexcept override;
   bool may_ask_at_once() const noexcept override { return channel_.same_user(); }
   void note_port(const Address& remote) noexcept override;
-  std::span<const std::byte> proved_beside(const Packet&) noexcept override { return {}; }
   bool may_hold(const Holding& more) override { return memory_.may_hold(more); }
-  WatchedSegments take_watched_segments() noexcept override { return memory_.take_watched(); }
 
   Status open(const LocalEnd& end, const Address& remote, const wire::Id128& nonce,
               const wire::Answer& offer, uint32_t attempt,
@@ -68,26 +70,6 @@ class HostPeer final : public Peer, private PeerChannelHost {
   void go_down(Errc why) noexcept override;
 
  private:
-  struct SharedLane final : PeerLane {
-    PeerMemory::Place place;
-  };
-  struct Held {  // what came with Open or Connect, until the lane is made
-    PeerMemory::TheirEnd theirs;
-    uint32_t attempt = 0;
-    wire::Statement statement;
-    wire::Proof proof{};
-  };
-  struct Opening {  // Open or Connect is sent, and not answered
-    LaneKey key = 0;
-    wire::Statement statement;
-    std::shared_ptr<const Secret> auth_key;
-  };
-  static LaneKey key_of(const PeerMemory::Place& place) noexcept;
-  // Every record of ours is of that kind.
-  static const PeerMemory::Place& place_of(const PeerLane& record) noexcept {
-    return static_cast<const SharedLane&>(record).place;
-  }
-
   // PeerChannelHost
   std::shared_ptr<void> keep() noexcept override { return shared_from_this(); }
   void on_joined() noexcept override;
@@ -95,24 +77,16 @@ class HostPeer final : public Peer, private PeerChannelHost {
   void on_drained() noexcept override;
   void on_channel_lost(Errc why) noexcept override { go_down(why); }
 
-  std::shared_ptr<PeerLane> make_record(const PeerMemory::Place& place, ListenerId listener,
-                                        const Address& remote);
-  bool handle_lane_close(const wire::LaneClose& close) noexcept;
   void say(const wire::PeerPacket& packet) noexcept override;
-  void finish(PeerLane& record) noexcept;
   void time_newcomer() noexcept;
-  void note_lane() noexcept;
 
   const PeerContext context_;
+  SegmentsHost& segments_;
   PeerChannel channel_;
   PeerMemory memory_;
-  ControlThread::TimerId newcomer_timer_ = 0;
-  uint64_t newcomer_ns_ = 0;       // how long it may be here without a lane; 0: it has had one
-  std::array<Address, 32> ports_;  // of it: note_port(); the oldest makes room
-  size_t ports_noted_ = 0;
-  Address met_at_;                                 // note_met_at(); without a port: not so
-  std::unordered_map<uint32_t, Opening> opening_;  // by attempt
-  std::unordered_map<LaneKey, Held> held_;         // the others' openings, not decided yet
+  HostLanes shared_lanes_{*this, lanes_, channel_, memory_};
+  Deadline newcomer_;
+  uint64_t newcomer_ns_ = 0;  // how long it may be here without a lane; 0: it has had one
 };
 
 }  // namespace aperture::nic

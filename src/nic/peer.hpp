@@ -7,7 +7,6 @@
 // PeerAsks and PeerAnswers. Owned by the control thread.
 #pragma once
 
-#include <list>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -21,9 +20,6 @@
 #include "wire/hello.hpp"
 #include "wire/proof.hpp"
 
-namespace aperture::link::shm {
-class Segment;
-}  // namespace aperture::link::shm
 namespace aperture::link::tcp {
 class Mover;
 }  // namespace aperture::link::tcp
@@ -60,9 +56,6 @@ struct PeerLane {
 
   virtual ~PeerLane() = default;
 };
-
-// Segments whose accessor slots our key table still watches.
-using WatchedSegments = std::list<std::shared_ptr<link::shm::Segment>>;
 
 // What becomes of a peer and of its lanes.
 class PeerHost {
@@ -117,6 +110,12 @@ class Peer : public std::enable_shared_from_this<Peer> {
  public:
   using LaneKey = uint64_t;
   using Lanes = std::unordered_map<LaneKey, std::shared_ptr<PeerLane>>;
+  // What is asked for by a hello that was answered so, and what both sides prove; without what is
+  // in memory, and without the proof.
+  struct Question {
+    wire::Open open;
+    wire::Statement statement;
+  };
   struct Name {
     char text[112];
     const char* c_str() const noexcept { return text; }
@@ -143,12 +142,11 @@ class Peer : public std::enable_shared_from_this<Peer> {
   // The ticket with which it stays on the connection of its hello, used or not; 0: none.
   virtual uint64_t ticket() const noexcept { return 0; }
   // What a proof in that packet is about, beside the statement: see prove().
-  virtual std::span<const std::byte> proved_beside(const Packet& packet) noexcept = 0;
+  virtual std::span<const std::byte> proved_beside(const Packet& /*packet*/) noexcept { return {}; }
   // Whether we may hold so much more for it: Shares. By exception std::bad_alloc.
   virtual bool may_hold(const Holding& more) = 0;
 
   const Lanes& lanes() const noexcept { return lanes_; }
-  virtual WatchedSegments take_watched_segments() noexcept { return {}; }
 
   // --- lanes ---
 
@@ -204,12 +202,6 @@ class Peer : public std::enable_shared_from_this<Peer> {
   bool dispatch(const PeerContext& context, wire::PeerMessage kind, Packet& packet) noexcept;
   // A short answer, without a lane. Whoever cannot be told any more goes down.
   virtual void say(const wire::PeerPacket& packet) noexcept = 0;
-  // What is asked for by a hello that was answered so, and what both sides prove; without what is
-  // in memory, and without the proof.
-  struct Question {
-    wire::Open open;
-    wire::Statement statement;
-  };
   static Question question(const Identity& self, const LocalEnd& end, const Address& remote,
                            const wire::Id128& nonce, const wire::Answer& offer,
                            uint32_t attempt) noexcept;

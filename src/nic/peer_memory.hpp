@@ -28,6 +28,9 @@ class KeyTable;
 
 namespace aperture::nic {
 
+// Segments whose accessor slots our key table still watches.
+using WatchedSegments = std::list<std::shared_ptr<link::shm::Segment>>;
+
 class PeerMemory {
  public:
   struct Place {
@@ -84,7 +87,7 @@ class PeerMemory {
   // Our end of a lane. Errors: protocol, no_memory. Throws.
   Result<std::unique_ptr<link::Lane>> make_lane(const Place& place, const Address& remote,
                                                 TheirEnd theirs);
-  // For the host to detach in peace.
+  // For whoever detaches them in peace.
   WatchedSegments take_watched() noexcept { return std::move(watched_); }
 
  private:

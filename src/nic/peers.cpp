@@ -25,8 +25,9 @@ constexpr Holding kHeldForPeer{.descriptors = 3, .bytes = 0};
 
 }  // namespace
 
-std::shared_ptr<HostPeer> Peers::make(ParentOnlyFd socket, const Credentials& credentials) const {
-  auto peer = std::make_shared<HostPeer>(context_, std::move(socket), credentials);
+std::shared_ptr<HostPeer> Peers::make(ParentOnlyFd socket, const Credentials& credentials) {
+  SegmentsHost& segments = *this;
+  auto peer = std::make_shared<HostPeer>(context_, segments, std::move(socket), credentials);
   const bool is_behind = !peer->may_ask_at_once() && is_behind_with(credentials.uid);
   if (!is_behind && peer->may_hold(kHeldForPeer)) return peer;
   APERTURE_WARN(
@@ -68,13 +69,16 @@ bool Peers::has(const wire::Id128& incarnation) const noexcept {
 }
 
 std::shared_ptr<HostPeer> Peers::find_at(const Address& remote) const noexcept {
-  return find_process([&](const HostPeer& peer) { return peer.has_port(remote); });
+  return find_process([&](const HostPeer& peer) { return peer.ports.has(remote); });
 }
 
 void Peers::remove(Peer& peer) noexcept {
   assert(peer.is_down());
   std::erase(peers_, peer.shared_from_this());
-  resting_.splice(resting_.end(), peer.take_watched_segments());
+}
+
+void Peers::take_over(WatchedSegments segments) noexcept {
+  resting_.splice(resting_.end(), segments);
   if (!resting_.empty() && rest_timer_ == 0)
     rest_timer_ = context_.control.add_timer(now_ns(), [this] { detach_resting(); });
 }

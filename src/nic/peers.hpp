@@ -15,7 +15,7 @@
 
 namespace aperture::nic {
 
-class Peers final : private link::PendingWatch {
+class Peers final : private link::PendingWatch, private SegmentsHost {
  public:
   // What is passed outlives it. limits: how long a newcomer may take to open a lane.
   Peers(const PeerContext& context, const Doorway::Limits& limits) noexcept
@@ -23,7 +23,7 @@ class Peers final : private link::PendingWatch {
 
   // One at the other end of that socket, not taken in yet; null if its user holds its share of what
   // we have (Shares). By exception std::bad_alloc.
-  std::shared_ptr<HostPeer> make(ParentOnlyFd socket, const Credentials& credentials) const;
+  std::shared_ptr<HostPeer> make(ParentOnlyFd socket, const Credentials& credentials);
   // One at the other end of that TCP connection, with that ticket; likewise.
   std::shared_ptr<StreamPeer> make(ParentOnlyFd tcp, const wire::Id128& incarnation, Holder holder,
                                    uint64_t ticket) const;
@@ -40,7 +40,7 @@ class Peers final : private link::PendingWatch {
   }
   // Likewise one of our user, to which that port belongs: it can be asked without a ticket.
   std::shared_ptr<HostPeer> find_at(const Address& remote) const noexcept;
-  // It is down: its segments come to rest.
+  // It is down.
   void remove(Peer& peer) noexcept;
   // A lane is there: watches over it, and its owner wakes the watch when that rests.
   void watch(link::Lane& lane) noexcept;
@@ -60,6 +60,7 @@ class Peers final : private link::PendingWatch {
     return nullptr;
   }
   void wake() noexcept override;
+  void take_over(WatchedSegments segments) noexcept override;
   void keep_watch() noexcept;
   void watch_over_pending() noexcept;
   bool is_anything_pending() noexcept;
