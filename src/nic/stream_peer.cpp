@@ -118,14 +118,14 @@ StreamPeer::StreamPeer(const PeerContext& context, ParentOnlyFd tcp, const wire:
       share_(context.shares, holder),
       tcp_(std::move(tcp)),
       here_(local_address(tcp_.get())),
-      there_(remote_address(tcp_.get())) {
+      there_(remote_address(tcp_.get())),
+      deadline_(context.control) {
   assert(tcp_);
 }
 
 StreamPeer::~StreamPeer() {
   context_.silence.remove(*this);
   context_.control.unwatch(watch_);
-  cancel_deadline();
 }
 
 Status StreamPeer::begin() noexcept {
@@ -206,16 +206,16 @@ bool StreamPeer::is_expected(wire::PeerMessage kind) const noexcept {
   using wire::PeerMessage;
   if (role_ == Role::acceptor) {
     // here nothing crosses that could make another one an honest mistake
-    if (asked_) return kind == PeerMessage::withdraw && withdraws_what_it_asked();
+    if (asked_) return kind == PeerMessage::withdraw && asked_->is_withdrawn_by(packet_);
     return kind == PeerMessage::open || kind == PeerMessage::connect;
   }
   return asked_ && (kind == PeerMessage::accept || kind == PeerMessage::connected ||
                     kind == PeerMessage::reject || kind == PeerMessage::refuse);
 }
 
-bool StreamPeer::withdraws_what_it_asked() const noexcept {
-  const auto withdraw = wire::decode_withdraw(packet_.view());
-  return withdraw.ok() && withdraw.value().attempt.unchecked() == asked_->attempt;
+bool AskedOfStream::is_withdrawn_by(const Packet& packet) const noexcept {
+  const auto withdraw = wire::decode_withdraw(packet.view());
+  return withdraw.ok() && withdraw.value().attempt.unchecked() == attempt;
 }
 
 // The packet as it was before its proof was put in.
@@ -272,7 +272,7 @@ Status StreamPeer::open(const LocalEnd& end, const Address& remote, const wire::
     forget_record();
     return Errc::peer_lost;
   }
-  if (request != nullptr) cancel_deadline();  // an application decides
+  if (request != nullptr) deadline_.cancel();  // an application decides
   return {};
 }
 
@@ -334,7 +334,7 @@ Result<std::unique_ptr<link::Lane>> StreamPeer::make_lane(
   if (!lane) return lane.error();
   record->lane = lane->get();
   stage_ = Stage::carrying;
-  cancel_deadline();
+  deadline_.cancel();
   return std::unique_ptr<link::Lane>(*std::move(lane));
 }
 
@@ -356,7 +356,7 @@ Result<std::shared_ptr<PeerLane>> StreamPeer::hold(const LocalEnd& end, const wi
   const auto beside = proved_beside(packet);
   std::copy(beside.begin(), beside.end(), asked_->beside.begin());
   asked_->beside_bytes = beside.size();
-  cancel_deadline();  // an application may decide
+  deadline_.cancel();  // an application may decide
   return lanes_.at(kTheLane);
 }
 
@@ -406,7 +406,7 @@ void StreamPeer::say(const wire::PeerPacket& packet) noexcept {
   }
   ::shutdown(tcp_.get(), SHUT_WR);
   stage_ = Stage::ending;
-  set_deadline(kAnswerWithinNs, Errc::shut_down);
+  deadline_.set(kAnswerWithinNs, [this] { go_down(Errc::shut_down); });
 }
 
 // Hanging up says as much.
@@ -434,7 +434,7 @@ void StreamPeer::close_here(PeerLane& record, std::unique_ptr<link::Lane> lane) 
   lingering_.reset(static_cast<link::tcp::StreamLane*>(lane.release()));
   note_lingering(true);
   stage_ = Stage::ending;
-  set_deadline(kLingerWithinNs, Errc::timed_out);
+  deadline_.set(kLingerWithinNs, [this] { go_down(Errc::timed_out); });
   linger();
 }
 
@@ -451,21 +451,8 @@ void StreamPeer::linger() noexcept {
 
 // --- life ----------------------------------------------------------------------------------------
 
-void StreamPeer::set_deadline(uint64_t ns, Errc why) noexcept {
-  cancel_deadline();
-  deadline_ = context_.control.add_timer(now_ns() + ns, [this, why] {
-    deadline_ = 0;
-    go_down(why);
-  });
-}
-
-void StreamPeer::cancel_deadline() noexcept {
-  context_.control.cancel_timer(deadline_);
-  deadline_ = 0;
-}
-
 void StreamPeer::open_within(uint64_t ns) noexcept {
-  if (stage_ == Stage::asking) set_deadline(ns, Errc::timed_out);
+  if (stage_ == Stage::asking) deadline_.set(ns, [this] { go_down(Errc::timed_out); });
 }
 
 const link::tcp::StreamLane* StreamPeer::carried() const noexcept {
@@ -505,7 +492,7 @@ void StreamPeer::go_down(Errc why) noexcept {
   }
   context_.control.unwatch(watch_);
   watch_ = 0;
-  cancel_deadline();
+  deadline_.cancel();
   stage_ = Stage::down;
   if (lingering_ != nullptr) note_lingering(false);
   lingering_.reset();

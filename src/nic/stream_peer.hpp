@@ -19,12 +19,16 @@
 
 #include "link/tcp/silence.hpp"
 #include "link/tcp/stream_lane.hpp"
+#include "nic/deadline.hpp"
 #include "nic/peer.hpp"
 
 namespace aperture::nic {
 
 // What both sides have to prove, and what is known of the lane that it will be.
 struct AskedOfStream {
+  // That packet takes it back.
+  bool is_withdrawn_by(const Packet& packet) const noexcept;
+
   uint32_t attempt = 0;
   wire::Statement statement;
   std::shared_ptr<const Secret> auth_key;   // ours, where we ask
@@ -94,7 +98,6 @@ class StreamPeer final : public Peer {
   void on_events() noexcept;
   bool take_packet() noexcept;
   bool is_expected(wire::PeerMessage kind) const noexcept;
-  bool withdraws_what_it_asked() const noexcept;
   void make_record(ListenerId listener, const Address& remote);
   void forget_record() noexcept;
   Result<std::unique_ptr<link::Lane>> make_lane(const Asked& asked, uint32_t domain,
@@ -103,8 +106,6 @@ class StreamPeer final : public Peer {
   void say(const wire::PeerPacket& packet) noexcept override;
   void on_lane_ended(Errc why) noexcept;
   void linger() noexcept;
-  void set_deadline(uint64_t ns, Errc why) noexcept;
-  void cancel_deadline() noexcept;
 
   const PeerContext context_;
   const wire::Id128 incarnation_;
@@ -114,7 +115,7 @@ class StreamPeer final : public Peer {
   ParentOnlyFd tcp_;  // until it is a lane's
   const Address here_, there_;
   ControlThread::WatchId watch_ = 0;
-  ControlThread::TimerId deadline_ = 0;
+  Deadline deadline_;  // of the stage
   Stage stage_ = Stage::asking;
   Packet packet_;  // that is coming in
   size_t got_ = 0;
