@@ -174,8 +174,8 @@ void QueuePair::check_drained() noexcept {
 
 void QueuePair::complete_head() noexcept {
   const bool failed = sq_.wqe(sq_.head).status != WcStatus::success;
-  if (!sq_.complete_oldest() && on_overrun()) [[unlikely]]
-    return;
+  if (!sq_.complete_oldest() && attr_.state != QpState::err) [[unlikely]]
+    return fail_fatally();
   if (failed) [[unlikely]]
     fail_send_queue();
 }
@@ -189,15 +189,9 @@ void QueuePair::fail_send_queue() noexcept {
   flush();
 }
 
-// A completion of this queue pair is lost. True: that has brought it into the error state.
-bool QueuePair::on_overrun() noexcept {
-  if (attr_.state == QpState::err) return false;
-  fail_fatally();
-  return true;
-}
-
 void QueuePair::fail_fatally() noexcept {
-  fatal_ = attr_.state != QpState::err && attr_.state != QpState::reset;
+  if (attr_.state == QpState::err) return;  // which fail() may be about to tell
+  fatal_ = attr_.state != QpState::reset;
   fail();
 }
 

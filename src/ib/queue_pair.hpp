@@ -100,7 +100,7 @@ class QueuePair : public link::Pollable {
   // follows, or that of the send queue alone where nobody waits for answers (UC, UD).
   void complete_head() noexcept;
   void check_drained() noexcept;
-  // As fail(), for a reason that the application has to be told.
+  // As fail(), for a reason that the application has to be told: a lost completion, for one.
   void fail_fatally() noexcept;
   void raise(AsyncEvent event) noexcept { spec_.events->on_async_event(event); }
 
@@ -116,7 +116,6 @@ class QueuePair : public link::Pollable {
   friend class ReceiveSide;
 
   void fail_send_queue() noexcept;
-  bool on_overrun() noexcept;
   void flush() noexcept;
 
   bool drain_told_ = false;  // SQD: sq_drained was raised

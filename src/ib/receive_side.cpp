@@ -21,7 +21,7 @@ ReceiveSide::ReceiveSide(QueuePair& qp, const QpSpec& spec)
 
 void ReceiveSide::on_overrun() noexcept {
   APERTURE_DEBUG_ASSERT(cq_->overrun() && !cq_->has_room());
-  qp_.on_overrun();
+  qp_.fail_fatally();
 }
 
 }  // namespace aperture::ib
