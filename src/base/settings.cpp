@@ -48,7 +48,7 @@ struct Setting {
   uint64_t most = kUnbounded;
 };
 constexpr string_view kNotSet = "it is taken as not set";
-constexpr string_view kNothingFound = "fi_getinfo finds nothing";
+constexpr string_view kNothingFound = "libfabric finds nothing";
 constexpr Setting kSettings[] = {
     {"APERTURE_LOG", Kind::word, "off, warn, info, debug, trace", "it is taken as warn"},
     {"APERTURE_EXPLAIN", Kind::word, "1", kNotSet},
