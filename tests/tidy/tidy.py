@@ -13,6 +13,7 @@ from collections import defaultdict
 from typing import Iterable, Iterator, NamedTuple
 
 import asserted
+import class_size
 import cpp_shape
 
 MAX_COLUMNS = 100
@@ -135,6 +136,15 @@ def check_functions(source: Source) -> Iterator[Breach]:
         if length > MAX_FUNCTION_LINES:
             yield Breach(source.path, function.first_line, "function-length",
                          f"{function.name} has {length} lines, at most {MAX_FUNCTION_LINES}")
+
+
+def check_class_size(source: Source) -> Iterator[Breach]:
+    if not source.path.startswith("src/") or not source.path.endswith(C_FAMILY):
+        return
+    for each in class_size.with_many(source.text):
+        yield Breach(source.path, each.line, "class-size",
+                     f"{each.name} has {each.functions} member functions, at most "
+                     f"{class_size.MOST}: what idea in it is a class of its own?")
 
 
 def check_name(source: Source) -> Iterator[Breach]:
@@ -268,8 +278,8 @@ def check_asserted(sources: Iterable[Source]) -> Iterator[Breach]:
                          f"{asserted.LEAST} invariants, or say in asserted.py why there are none")
 
 
-PER_FILE = (check_includes, check_size, check_functions, check_name, check_opening, check_words,
-            check_relaxed, check_floors)
+PER_FILE = (check_includes, check_size, check_functions, check_class_size, check_name,
+            check_opening, check_words, check_relaxed, check_floors)
 
 
 def check(sources: list[Source], exists=os.path.exists) -> list[Breach]:

@@ -5,6 +5,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import class_size
 import cpp_shape
 import settings
 import tidy
@@ -76,6 +77,34 @@ class Rules(unittest.TestCase):
                      "constexpr T kTable[size(4)] =", 'extern "C"', "enum class E : X(1)"):
             text = f"{head} {{\n{'  int a();' + chr(10)}{'  // word' + chr(10) * 80}}};\n"
             self.assertNotIn("function-length", rules(Source("src/base/a.cpp", text)), head)
+
+    def test_classes_have_33_member_functions(self):
+        def of(most: str, count: int = 1) -> str:
+            few = "".join(f"  int f{number}();\n" for number in range(class_size.MOST + 1 - count))
+            return f"{OPENING}class A final : public B {{\n public:\n{few}{most}\n}};\n"
+        for one in ("int a() const { return f(b, {1}); }", "virtual ~B(); int a() = 0;",
+                    "template <typename T>\n  requires(is<T>) T a(T&& b) noexcept(c(b));",
+                    "[[gnu::cold]] static Result<int> a(int (*b)(int), int c = d(3));",
+                    "auto a() -> std::function<void(int)> { struct C { int f(); }; return c; }",
+                    "alignas(64) int a() { if (b) { c(); } else { d(); } }"):
+            self.assertIn("class-size", rules(Source("src/base/a.hpp", of(one))), one)
+            self.assertNotIn("class-size", rules(Source("src/base/a.hpp", of(one, 2))), one)
+            self.assertNotIn("class-size", rules(Source("tests/base/a.hpp", of(one))), one)
+        for none in ("A(); explicit A(int b) : b_(b), c_{f(b)}, d_(3) {}", "~A() { f(); }",
+                     "bool operator==(const A&) const; explicit operator bool() { return f(); }",
+                     "int a() = delete; int b(int) = default;", "int (*a_)(int) = nullptr;",
+                     "std::function<void(int)> a_; int b_ = f(3); alignas(f(64)) int c_;",
+                     "friend bool a(int); using B::a; static_assert(f(a));", "// int a();",
+                     "class C { int a(); int b() { return 1; } };", "APERTURE_WORDS(a);"):
+            self.assertNotIn("class-size", rules(Source("src/base/a.hpp", of(none))), none)
+
+    def test_a_class_of_many_functions_is_named_with_their_count(self):
+        functions = "".join(f"  int f{number}() {{}}\n" for number in range(34))
+        source = Source("src/base/a.cpp",
+                        f"{OPENING}namespace {{\nclass A::B {{\n{functions}}};\n}}\n")
+        found = [each for each in tidy.check([source]) if each.rule == "class-size"]
+        self.assertEqual([each.line for each in found], [3])
+        self.assertIn("A::B has 34 member functions, at most 33", found[0].advice)
 
     def test_what_holds_state_asserts(self):
         def holder(member: str, times: int = 0) -> str:
