@@ -57,7 +57,7 @@ TEST_P(Rma, many_outstanding_writes_all_land) {
   }
 }
 
-TEST_P(RmaAndMessages, of_all_sizes_mix) {
+TEST_P(RmaAndMessages, messages_and_accesses_of_all_sizes_keep_their_bytes) {
   const Remote remote = duo.second->region_open(kRegion, 8 * kMiB, kAllAccess, 3);
   for (uint32_t round = 0; round < 40; ++round) {
     const size_t size = few_sizes()[seed_of(round) % few_sizes().size()];

@@ -24,7 +24,7 @@ wire::RcWrite write_to(uint64_t addr, uint32_t key) {
 
 // --- 24, 25: operations and lengths ---
 
-TEST_P(Hostile, hostile_25_unknown_requests_and_responses) {
+TEST_P(Hostile, hostile_25_unknown_requests_and_responses_end_the_connection) {
   for (const unsigned op : {0u, 11u, 15u, 21u, 99u, 255u}) {
     for (const bool as_response : {false, true}) {
       SCOPED_TRACE(op);
@@ -51,7 +51,7 @@ TEST_P(OneVictim, a_permit_without_a_number_permits_nothing) {
   EXPECT_TRUE(v.peer()->request_rx.cells.ready());
 }
 
-TEST_P(Hostile, hostile_28_what_belongs_into_the_other_ring) {
+TEST_P(Hostile, hostile_28_what_belongs_into_the_other_ring_ends_the_connection) {
   for (const RcOp op : {RcOp::nak, RcOp::rnr, RcOp::read_inline, RcOp::read_data}) {
     Victim v(GetParam());
     v.request(op, kNothing);
@@ -83,7 +83,7 @@ TEST_P(Hostile, hostile_24_inline_payload_at_and_above_the_limit) {
   }
 }
 
-TEST_P(OneVictim, hostile_25_flags_that_mean_nothing_here) {
+TEST_P(OneVictim, hostile_25_flags_that_mean_nothing_here_change_nothing) {
   v.post_recv(64);
   v.send(wire::kRcXrc | 0xc0);  // a receive queue's number, on a reliable connection
   // invalidating is for sends
@@ -348,7 +348,7 @@ TEST_P(OneVictim, notices_of_writes_that_never_were_take_a_receive_and_touch_not
   v.expect_broken();
 }
 
-TEST_P(OneVictim, a_notice_without_immediate_data) {
+TEST_P(OneVictim, a_notice_without_immediate_data_ends_the_connection) {
   v.post_recv(64);
   v.request(RcOp::notice, wire::RcNotice{8});
   v.expect_broken();
@@ -412,7 +412,7 @@ TEST_P(Hostile, hostile_27_results_longer_than_asked_repeated_and_out_of_order) 
   v.expect_broken();
 }
 
-TEST_P(OneVictim, an_acknowledgement_without_the_data) {
+TEST_P(OneVictim, an_acknowledgement_without_the_data_fails_the_read) {
   v.post(SendOp::read, 1000);
   v.acknowledge(1);
   v.poll();

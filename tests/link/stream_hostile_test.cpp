@@ -174,16 +174,16 @@ TEST_F(HostileStream, payload_lands_where_it_belongs_and_nowhere_else) {
   EXPECT_EQ(lane_->request_rx.bytes.view(0, 40'000)[0], std::byte{0});
   expect_alive();
 }
-TEST_F(HostileStream, hostile_24_piece_without_bytes) {
+TEST_F(HostileStream, hostile_24_a_piece_without_bytes_is_refused) {
   expect_refused(piece(0, 0));
 }
-TEST_F(HostileStream, hostile_26_piece_with_a_damaged_record) {
+TEST_F(HostileStream, hostile_26_a_piece_with_a_damaged_record_is_refused) {
   expect_refused(flipped(piece(0, 64), 79, 1));
 }
-TEST_F(HostileStream, hostile_28_gap_before_a_piece) {
+TEST_F(HostileStream, hostile_28_a_gap_before_a_piece_is_refused) {
   expect_refused(piece(64, 64));
 }
-TEST_F(HostileStream, hostile_28_piece_without_room_for_its_record) {
+TEST_F(HostileStream, hostile_28_a_piece_without_room_for_its_record_ends_the_stream) {
   say(cells(256));
   say(piece(0, 64));
   expect_ended();
@@ -200,13 +200,13 @@ TEST_F(HostileStream, hostile_30_ends_in_the_middle_of_a_piece) {
   EXPECT_TRUE(lane_->lost());
   EXPECT_EQ(side_.host->ends, std::vector{Errc::peer_lost});
 }
-TEST_F(HostileStream, hostile_24_no_cells) {
+TEST_F(HostileStream, hostile_24_a_frame_of_no_cells_is_refused) {
   expect_refused(forged(cells(1), 2, 1));
 }
 TEST_F(HostileStream, hostile_24_more_cells_than_a_frame_may_have) {
   expect_refused(forged(cells(256), 2, 1));
 }
-TEST_F(HostileStream, hostile_24_no_bytes) {
+TEST_F(HostileStream, hostile_24_a_frame_of_no_bytes_is_refused) {
   expect_refused(bytes(0, 0));
 }
 TEST_F(HostileStream, hostile_24_bytes_that_are_no_granules) {
@@ -223,25 +223,25 @@ TEST_F(HostileStream, hostile_24_the_most_of_everything_is_taken) {
   expect_alive();
   EXPECT_TRUE(in_->under_way().empty());
 }
-TEST_F(HostileStream, hostile_25_unknown_kinds) {
+TEST_F(HostileStream, hostile_25_unknown_kinds_are_refused) {
   expect_refused(flipped(cells(1), 0, 0x80));
 }
-TEST_F(HostileStream, hostile_25_kind_zero) {
+TEST_F(HostileStream, hostile_25_kind_zero_is_refused) {
   expect_refused(Bytes(64));
 }
-TEST_F(HostileStream, hostile_25_unknown_channel) {
+TEST_F(HostileStream, hostile_25_an_unknown_channel_is_refused) {
   expect_refused(forged(cells(1), 1, 2));
 }
-TEST_F(HostileStream, hostile_25_reserved_bits) {
+TEST_F(HostileStream, hostile_25_reserved_bits_are_refused) {
   expect_refused(forged(bytes(0, 64), 2, 1));
 }
 TEST_F(HostileStream, hostile_25_reserved_bits_of_a_close) {
   expect_refused(forged(close(), 1, 1));
 }
-TEST_F(HostileStream, hostile_26_wrong_checksum) {
+TEST_F(HostileStream, hostile_26_a_wrong_checksum_is_refused) {
   expect_refused(flipped(cells(1), 5, 1));
 }
-TEST_F(HostileStream, hostile_26_damaged_body) {
+TEST_F(HostileStream, hostile_26_a_damaged_body_is_refused) {
   expect_refused(flipped(cells(3), 150, 0x10));
 }
 TEST_F(HostileStream, hostile_27_acknowledges_what_was_never_sent) {
@@ -284,7 +284,7 @@ TEST_F(HostileStream, hostile_28_read_cells_make_room_only_once_they_are_acknowl
   say(cells(1));
   expect_ended();
 }
-TEST_F(HostileStream, hostile_28_gap_between_bytes) {
+TEST_F(HostileStream, hostile_28_a_gap_between_bytes_is_refused) {
   expect_refused(bytes(64, 64));
 }
 TEST_F(HostileStream, hostile_28_bytes_that_come_again) {
@@ -309,7 +309,7 @@ TEST_F(HostileStream, hostile_29_bytes_beyond_the_end_of_their_ring) {
 TEST_F(HostileStream, hostile_29_positions_at_the_end_of_all_numbers) {
   expect_refused(bytes(~uint64_t{0} - 63, 64));
 }
-TEST_F(HostileStream, hostile_29_longest_length) {
+TEST_F(HostileStream, hostile_29_the_longest_length_is_refused) {
   expect_refused(bytes(0, ~uint32_t{0} - 63));
 }
 TEST_F(HostileStream, hostile_30_ends_in_the_middle_of_a_frame) {
@@ -409,12 +409,12 @@ TEST_P(HostileTrailedStream, what_is_sound_in_turn_is_taken) {
 TEST_P(HostileTrailedStream, hostile_26_piece_which_has_no_trailer) {
   expect_refused(piece(0, 64));
 }
-TEST_P(HostileTrailedStream, hostile_26_no_trailer) {
+TEST_P(HostileTrailedStream, hostile_26_a_frame_without_its_trailer_is_refused) {
   Bytes two = cells(1);
   two.resize(two.size() + 8);
   expect_refused(two);
 }
-TEST_P(HostileTrailedStream, hostile_26_trailer_with_a_bit_flipped) {
+TEST_P(HostileTrailedStream, hostile_26_a_trailer_with_a_bit_flipped_is_refused) {
   Bytes frame = sound(cells(1), 0);
   frame.back() ^= std::byte{1};
   expect_refused(frame);
@@ -450,7 +450,7 @@ class HostileTaggedStream : public HostileStream {
   HostileTaggedStream() : HostileStream(some_trailers(TrailerKind::tag)) {}
 };
 
-TEST_F(HostileTaggedStream, hostile_29_key_of_another_connection) {
+TEST_F(HostileTaggedStream, hostile_29_a_key_of_another_connection_is_refused) {
   expect_refused(trailed(some_trailers(TrailerKind::tag).out, cells(1), 0));
 }
 

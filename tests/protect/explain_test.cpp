@@ -65,7 +65,7 @@ TEST_F(Explain, closed_region_with_a_side_record_is_described_without_it) {
   expect_parts(explain(ask_of(r.key)), {"has been closed", "0x100000..0x100fff"});
 }
 
-TEST_F(Explain, unknown_and_foreign_keys) {
+TEST_F(Explain, unknown_and_foreign_keys_are_told_apart) {
   add(spec_with({.pd = kOtherPd, .key = 77}));
   expect_parts(explain(ask_of(77)), {"another domain", "of domain 8"});
   expect_parts(explain(ask_of(78)), {"no region has this key", "1 region(s) are registered"});

@@ -165,7 +165,7 @@ TEST(HashKey, keys_that_count_in_any_bit_are_spread) {
   }
 }
 
-TEST_F(ChainsOfTable, million_regions) {
+TEST_F(ChainsOfTable, a_million_regions_are_found_by_their_keys) {
   constexpr size_t kRegions = 1'000'000;
   std::vector<uint64_t> keys;
   keys.reserve(kRegions);

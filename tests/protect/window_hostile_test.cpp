@@ -10,7 +10,7 @@ INSTANTIATE_TEST_SUITE_P(types, HostileAnyWindow, testing::ValuesIn(kTypes));
 class HostileType2Window : public WindowOfType {};
 INSTANTIATE_TEST_SUITE_P(types, HostileType2Window, testing::ValuesIn(kType2));
 
-TEST_F(HostileWindow, hostile_17_bind_outside_the_region) {
+TEST_F(HostileWindow, hostile_17_a_bind_outside_the_region_is_refused) {
   struct Case {
     uint64_t addr, length;
     A answer;
@@ -55,7 +55,7 @@ TEST_P(HostileAnyWindow, hostile_17_bind_to_a_region_that_does_not_allow_it) {
   EXPECT_EQ(window->bind(bind), A::done);
 }
 
-TEST_P(HostileAnyWindow, hostile_17_writable_over_a_region_without_local_write) {
+TEST_P(HostileAnyWindow, hostile_17_writable_over_a_region_without_local_write_is_refused) {
   const BindableRegion read_only = region(Rights::bind_window);
   for (const Rights rights : {kWrite, kAtomic, kWrite | kRead, kAtomic | kRead}) {
     WindowBind bind = good();
@@ -92,7 +92,7 @@ TEST_P(HostileType2Window, hostile_18_type_2_bind_when_it_is_bound) {
   EXPECT_EQ(reach(key), Denial::none) << "as it was";
 }
 
-TEST_P(HostileType2Window, hostile_18_type_2_bind_to_no_bytes) {
+TEST_P(HostileType2Window, hostile_18_a_type_2_bind_to_no_bytes_is_refused) {
   WindowBind bind = good();
   bind.length = 0;
   expect_refused(bind, A::no_length);
@@ -104,7 +104,7 @@ TEST_P(HostileType2Window, hostile_18_type_2_bind_to_no_bytes) {
   EXPECT_EQ(reach(key), Denial::none) << "type 2 is not unbound so";
 }
 
-TEST_P(HostileAnyWindow, hostile_18_bind_over_domains) {
+TEST_P(HostileAnyWindow, hostile_18_a_bind_over_domains_is_refused) {
   const BindableRegion theirs = region(kBindable, kOtherPd);
   WindowBind bind = good();
   bind.pd = kOtherPd;
@@ -123,7 +123,7 @@ TEST_P(HostileAnyWindow, hostile_18_bind_over_domains) {
   EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, kWrite, kOtherPd), Denial::none);
 }
 
-TEST_P(HostileType2Window, hostile_19_type_2_through_another_queue_pair) {
+TEST_P(HostileType2Window, hostile_19_type_2_through_another_queue_pair_is_refused) {
   const uint32_t key = bind_now();
   EXPECT_EQ(reach(key, kOtherQp), Denial::wrong_endpoint);
   EXPECT_EQ(reach(key, 0), Denial::wrong_endpoint);

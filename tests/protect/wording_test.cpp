@@ -147,7 +147,7 @@ TEST_F(WordingDoors, an_unseen_region_is_not_said_to_have_virtual_addresses) {
   expect_part(explain_unseen(Denial::out_of_range, Rights::remote_write, kVerbsWording), "the MR");
 }
 
-TEST_F(WordingDoors, local_buffers_of_libfabric) {
+TEST_F(WordingDoors, libfabric_names_its_calls_for_local_buffers) {
   const RegionHandle r = add(spec_of(kBase, kLength, Rights::send));
   const LocalAsk ask{kPd, descriptor_of(r), kBase, 8, Rights::local_read, 0};
   const std::string right =

@@ -172,7 +172,7 @@ TEST_F(Calls, an_alias_differs_in_its_flags_only) {
   EXPECT_EQ(fi_close(&alias->fid), 0);
 }
 
-TEST_F(Calls, options) {
+TEST_F(Calls, options_are_read_and_set_as_the_page_says) {
   size_t value = 0;
   size_t len = sizeof value;
   EXPECT_EQ(fi_getopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, &value, &len), 0);
@@ -193,7 +193,7 @@ TEST_F(Calls, options) {
 
 // Programs ask every provider for what one kind of hardware has: fi_endpoint(3) says what to answer
 // where it is not there.
-TEST_F(Calls, options_of_other_hardware) {
+TEST_F(Calls, options_of_other_hardware_are_answered_as_the_page_says) {
   // of 1.18 and 1.21, where they follow what 1.17 has last
   constexpr int kCudaApiPermitted = FI_OPT_XPU_TRIGGER + 1;
   constexpr int kSharedMemoryPermitted = kCudaApiPermitted + 1;

@@ -231,7 +231,7 @@ TEST(MrModeAnswer, basic_meets_what_it_stands_for) {
   }
 }
 
-TEST(MrModeAnswer, local_with_basic) {
+TEST(MrModeAnswer, local_goes_with_basic_where_it_is_offered) {
   EXPECT_EQ(answer({.version = kApi110, .offered = kBasic | FI_MR_LOCAL}, FI_MR_LOCAL),
             kBasic | FI_MR_LOCAL);
   EXPECT_EQ(answer({.version = kApi110, .offered = kBasic}, FI_MR_LOCAL), -FI_ENODATA);

@@ -329,7 +329,7 @@ constexpr uint8_t kRead = static_cast<uint8_t>(AtomicOp::read);
 constexpr uint8_t kSwap = static_cast<uint8_t>(AtomicOp::cswap);
 constexpr uint8_t kWord = static_cast<uint8_t>(AtomicType::uint64);
 
-TEST_P(HostileAtomics, codes_that_name_nothing) {
+TEST_P(HostileAtomics, codes_that_name_nothing_end_the_connection) {
   const wire::AtomicCode codes[] = {
       {20, kWord, 0, 1},    {255, kWord, 0, 1},    {kSum, 20, 0, 1},     {kSum, 255, 0, 1},
       {kSum, kWord, 3, 1},  {kSum, kWord, 255, 1}, {kSwap, kWord, 0, 1}, {kSum, kWord, 2, 1},
@@ -369,7 +369,7 @@ TEST_P(HostileAtomics, sound_cells_are_executed) {
   EXPECT_EQ(a().remote_reads.value(), 1u);
 }
 
-TEST_P(HostileAtomics, payload_outside_the_byte_ring) {
+TEST_P(HostileAtomics, payload_outside_the_byte_ring_ends_the_connection) {
   const uint64_t size = peer().request_tx.bytes.size();
   const uint64_t place = GetParam() == LinkKind::shm ? size - 32 : ~uint64_t{0} - 8;
   put_bytes({kSum, kWord, 0, 1}, range(2), place, 40);
@@ -380,7 +380,7 @@ TEST_P(HostileAtomics, operands_that_are_missing) {
   put_bytes({kSum, kWord, 0, 1}, range(2), 0, GetParam() == LinkKind::shm ? 39 : 24);
   expect_broken();
 }
-TEST_P(HostileAtomics, more_operands_than_elements) {
+TEST_P(HostileAtomics, more_operands_than_elements_end_the_connection) {
   put_bytes({kSum, kWord, 0, 1}, range(2), 0, 48);
   expect_broken();
 }
@@ -399,7 +399,7 @@ TEST_P(HostileAtomics, counts_of_ranges_that_wrap) {
   put_bytes({kSum, kWord, 0, 2}, words, 0, 48 + 16);
   expect_broken();
 }
-TEST_P(HostileAtomics, an_empty_range_among_others) {
+TEST_P(HostileAtomics, an_empty_range_among_others_ends_the_connection) {
   std::vector<uint64_t> words = range(0);
   for (const uint64_t w : range(2)) words.push_back(w);
   words.insert(words.end(), {1, 1});
@@ -414,7 +414,7 @@ TEST_P(HostileAtomics, more_elements_than_a_request_may_have) {
   expect_broken();
 }
 
-TEST_P(HostileAtomics, answers_that_nobody_asked_for) {
+TEST_P(HostileAtomics, an_answer_that_nobody_asked_for_ends_the_connection) {
   uint64_t old = 0;
   post_sum();  // base: has no answer
   response(Op::read_inline, 8, 0);
@@ -432,7 +432,7 @@ TEST_P(HostileAtomics, an_answer_that_is_too_long) {
   EXPECT_EQ(old[2], 7u);
 }
 
-TEST_P(HostileAtomics, an_acknowledgement_without_the_answer) {
+TEST_P(HostileAtomics, an_acknowledgement_without_the_answer_fails_the_operation) {
   uint64_t old = 7;
   post_sum(&old);
   acknowledge();

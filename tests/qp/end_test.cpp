@@ -178,7 +178,7 @@ TEST_P(End, head_whose_answer_has_no_room_is_given_up) {
   b().qp->finish(Errc::peer_lost);
 }
 
-TEST_P(End, while_connecting) {
+TEST_P(End, what_is_posted_while_connecting_ends_with_an_error_each) {
   Pair pair(GetParam().link);
   const auto data = pattern(300, 1);
   const iovec iov = iov_of(data);

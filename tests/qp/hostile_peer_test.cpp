@@ -73,38 +73,38 @@ INSTANTIATE_TEST_SUITE_P(links, HostilePeerWithClaims,
 using HostilePuller = HostilePeer;
 INSTANTIATE_TEST_SUITE_P(links, HostilePuller, testing::Values(LinkKind::direct), link_name);
 
-TEST_P(HostilePeer, unknown_requests) {
+TEST_P(HostilePeer, unknown_requests_end_the_connection) {
   request(static_cast<Op>(GetParam() == LinkKind::shm ? 0 : 200));
   expect_broken();
 }
-TEST_P(HostilePeer, response_among_the_requests) {
+TEST_P(HostilePeer, a_response_among_the_requests_ends_the_connection) {
   request(Op::finished);
   expect_broken();
 }
-TEST_P(HostilePeer, request_among_the_responses) {
+TEST_P(HostilePeer, a_request_among_the_responses_ends_the_connection) {
   response(Op::send, 8);
   expect_broken();
 }
-TEST_P(HostilePeer, unknown_response) {
+TEST_P(HostilePeer, an_unknown_response_ends_the_connection) {
   response(static_cast<Op>(99));
   expect_broken();
 }
-TEST_P(HostilePeer, inline_payload_above_the_limit) {
+TEST_P(HostilePeer, inline_payload_above_the_limit_ends_the_connection) {
   request(Op::send, 257);
   expect_broken();
 }
-TEST_P(HostilePeer, inline_payload_at_the_limit) {
+TEST_P(HostilePeer, inline_payload_at_the_limit_is_taken) {
   request(Op::send, 256);
   expect_alive();
   EXPECT_EQ(a().sink.messages.size(), 1u);
 }
 
-TEST_P(HostilePeer, message_of_a_group_to_an_endpoint_in_none) {
+TEST_P(HostilePeer, a_message_of_a_group_to_an_endpoint_in_none_ends_the_connection) {
   put(peer().request_tx, Head::make(Op::send, wire::kTagged | wire::kImm | wire::kGroup, 0, 5));
   expect_broken();
   EXPECT_TRUE(a().sink.messages.empty());
 }
-TEST_P(HostilePeer, message_of_a_group_to_a_member) {
+TEST_P(HostilePeer, a_message_of_a_group_reaches_a_member) {
   a().port.takes_groups = true;
   put(peer().request_tx, Head::make(Op::send, wire::kTagged | wire::kImm | wire::kGroup, 0, 5));
   expect_alive();
@@ -245,7 +245,7 @@ TEST_P(HostilePeer, of_pressure_that_cannot_be_told_the_last_word_is) {
   EXPECT_EQ(told.back(), 1u);
 }
 
-TEST_P(HostilePeer, write_piece_outside_its_operation) {
+TEST_P(HostilePeer, a_write_piece_outside_its_operation_ends_the_connection) {
   const wire::WriteBytesFields bad[] = {
       {region_.key, 100, 101, 0, 0},                 // begins behind the end
       {region_.key, 100, 90, 0, 11},                 // ends behind it
@@ -318,12 +318,12 @@ TEST_P(HostilePeer, message_above_the_limit_is_not_taken) {
   expect_broken();
 }
 
-TEST_P(HostilePeer, payload_that_nobody_granted) {
+TEST_P(HostilePeer, payload_that_nobody_granted_ends_the_connection) {
   response(Op::data, wire::DataFields{0, 0, 8}, 0);
   expect_broken();
 }
 
-TEST_P(HostilePeer, more_payload_than_granted) {
+TEST_P(HostilePeer, more_payload_than_granted_ends_the_connection) {
   a().sink.at_most = 100;
   offer(peer().request_tx, 1000);
   expect_alive();
@@ -351,7 +351,7 @@ TEST_P(HostilePeer, payload_before_and_behind_the_granted_range) {
   }
 }
 
-TEST_P(HostilePeer, payload_for_an_earlier_life_of_a_receive) {
+TEST_P(HostilePeer, payload_for_an_earlier_life_of_a_receive_ends_the_connection) {
   a().sink.at_most = 64;
   for (int round = 0; round < 2; ++round) {
     offer(peer().request_tx, 1000);
@@ -403,7 +403,7 @@ TEST_P(HostilePeer, hostile_37_a_poll_pushes_no_more_than_others_take) {
   EXPECT_FALSE(a().qp->anything_arrived());
 }
 
-TEST_P(HostilePeer, grant_twice) {
+TEST_P(HostilePeer, a_second_grant_ends_the_connection) {
   const auto data = pattern(4000000, 1);
   post_offer(data);
   for (int i = 0; i < 2; ++i) {
@@ -473,12 +473,12 @@ TEST_P(HostilePeer, early_end_of_an_offer_completes_it_once) {
   expect_broken();
 }
 
-TEST_P(HostilePeer, refusal_of_nothing) {
+TEST_P(HostilePeer, a_refusal_of_nothing_ends_the_connection) {
   response(Op::nak, 1, 0);
   expect_broken();
 }
 
-TEST_P(HostilePeer, refusal_with_an_unknown_reason) {
+TEST_P(HostilePeer, a_refusal_with_an_unknown_reason_is_a_refusal) {
   Guarded local(100);
   const uint64_t pos = post_read(local.data(), 100);
   response(Op::nak, 0xffff, pos);
@@ -487,19 +487,19 @@ TEST_P(HostilePeer, refusal_with_an_unknown_reason) {
   EXPECT_EQ(take_end(a().tx_cq), Errc::access_denied);
 }
 
-TEST_P(HostilePeer, result_that_nobody_asked_for) {
+TEST_P(HostilePeer, a_result_that_nobody_asked_for_ends_the_connection) {
   response(Op::read_inline, 8, 5);
   expect_broken();
 }
 
-TEST_P(HostilePeer, result_longer_than_asked) {
+TEST_P(HostilePeer, a_result_longer_than_asked_ends_the_connection) {
   Guarded local(100);
   response(Op::read_inline, 101, post_read(local.data(), 100));
   expect_broken();
   EXPECT_TRUE(local.canaries_intact());
 }
 
-TEST_P(HostilePeer, results_repeated_and_out_of_order) {
+TEST_P(HostilePeer, a_result_that_is_repeated_ends_the_connection) {
   Guarded local(100);
   const uint64_t pos = post_read(local.data(), 100);
   response(Op::read_data, wire::DataFields{0, 0, 60}, pos);
@@ -509,7 +509,7 @@ TEST_P(HostilePeer, results_repeated_and_out_of_order) {
   EXPECT_TRUE(local.canaries_intact());
 }
 
-TEST_P(HostilePeer, result_beyond_its_range) {
+TEST_P(HostilePeer, a_result_beyond_its_range_ends_the_connection) {
   Guarded local(100);
   const uint64_t pos = post_read(local.data(), 100);
   response(Op::read_data, wire::DataFields{0, 0, ~uint64_t{0}}, pos);
@@ -517,7 +517,7 @@ TEST_P(HostilePeer, result_beyond_its_range) {
   EXPECT_TRUE(local.canaries_intact());
 }
 
-TEST_P(HostilePeer, acknowledgement_without_the_data) {
+TEST_P(HostilePeer, an_acknowledgement_without_the_data_fails_the_read) {
   Guarded local(100);
   post_read(local.data(), 100);
   acknowledge();
@@ -642,7 +642,7 @@ TEST_P(HostilePeer, an_offer_names_its_buffer_to_who_may_pull_alone) {
   }
 }
 
-TEST_P(HostilePeerWithClaims, words_of_offers_that_jump) {
+TEST_P(HostilePeerWithClaims, words_of_offers_that_jump_harm_nothing) {
   const auto data = pattern(1000000, 1);
   post_offer(data);
   response(Op::grant, wire::GrantFields{1, 1000000}, offer_id());

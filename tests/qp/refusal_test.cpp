@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(links, Refusal, kSettings, setting_name);
 constexpr auto kBoth = Rights::remote_read | Rights::remote_write;
 const uint64_t kLengths[] = {1, 200, 257, 40000, 300000};
 
-TEST_P(Refusal, unknown_key) {
+TEST_P(Refusal, an_unknown_key_is_refused) {
   Guarded memory(300000, 7);
   const auto region = pair_.region(b(), memory, kBoth);
   for (const uint64_t len : kLengths) {
@@ -78,7 +78,7 @@ TEST_P(Refusal, unknown_key) {
   }
 }
 
-TEST_P(Refusal, hostile_7_key_of_another_domain) {
+TEST_P(Refusal, hostile_7_a_key_of_another_domain_is_refused) {
   Guarded memory(300000, 7);
   const auto region = pair_.region(a(), memory, kBoth);  // ours, not the target's
   for (const uint64_t len : kLengths) {
@@ -87,7 +87,7 @@ TEST_P(Refusal, hostile_7_key_of_another_domain) {
   }
 }
 
-TEST_P(Refusal, hostile_8_missing_right) {
+TEST_P(Refusal, hostile_8_a_missing_right_is_refused) {
   Guarded memory(300000, 7);
   const auto readable = pair_.region(b(), memory, Rights::remote_read | Rights::local_write);
   const auto writable = pair_.region(b(), memory, Rights::remote_write | Rights::local_read);
@@ -104,7 +104,7 @@ TEST_P(Refusal, hostile_8_missing_right) {
   }
 }
 
-TEST_P(Refusal, hostile_9_one_byte_outside) {
+TEST_P(Refusal, hostile_9_one_byte_outside_is_refused) {
   for (const uint64_t len : kLengths) {
     Guarded memory(len, 7);
     const auto region = pair_.region(b(), memory, kBoth);
@@ -120,7 +120,7 @@ TEST_P(Refusal, hostile_9_one_byte_outside) {
   }
 }
 
-TEST_P(Refusal, hostile_10_range_that_wraps) {
+TEST_P(Refusal, hostile_10_a_range_that_wraps_is_refused) {
   Guarded memory(5000, 7);
   const auto region = pair_.region(b(), memory, kBoth);
   for (const uint64_t len : {uint64_t{2}, uint64_t{300}, uint64_t{4000}, uint64_t{100000}}) {
@@ -129,7 +129,7 @@ TEST_P(Refusal, hostile_10_range_that_wraps) {
   }
 }
 
-TEST_P(Refusal, hostile_11_very_long_lengths) {
+TEST_P(Refusal, hostile_11_very_long_lengths_are_refused) {
   constexpr uint64_t k4G = uint64_t{1} << 32;
   void* room = ::mmap(nullptr, k4G + 4096, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -147,7 +147,7 @@ TEST_P(Refusal, hostile_11_very_long_lengths) {
   EXPECT_TRUE(memory.canaries_intact());
 }
 
-TEST_P(Refusal, hostile_12_addressing_of_the_other_kind) {
+TEST_P(Refusal, hostile_12_addressing_of_the_other_kind_is_refused) {
   Guarded memory(5000, 7);
   const auto zero_based = pair_.region(b(), memory, kBoth, true);
   const auto virtual_based = pair_.region(b(), memory, kBoth);
@@ -159,7 +159,7 @@ TEST_P(Refusal, hostile_12_addressing_of_the_other_kind) {
   }
 }
 
-TEST_P(Refusal, hostile_13_nothing_asked_of_a_bad_key) {
+TEST_P(Refusal, hostile_13_nothing_asked_of_a_bad_key_is_refused) {
   Guarded memory(64, 7);
   const auto region = pair_.region(b(), memory, kBoth);
   for (const WqeKind kind : {WqeKind::write, WqeKind::read}) {
@@ -200,7 +200,7 @@ TEST_P(Refusal, region_that_is_being_closed) {
   }
 }
 
-TEST_P(Refusal, region_not_enabled_yet) {
+TEST_P(Refusal, a_region_is_refused_until_it_is_enabled) {
   Guarded memory(40000, 7);
   protect::RegionSpec spec = Pair::spec_of(b(), memory, kBoth);
   spec.enabled = false;
@@ -214,7 +214,7 @@ TEST_P(Refusal, region_not_enabled_yet) {
 }
 
 // One bad range among several: one error for the operation, whatever the others are.
-TEST_P(Refusal, hostile_16_one_range_of_several) {
+TEST_P(Refusal, hostile_16_one_bad_range_of_several_refuses_all) {
   for (const uint64_t len : {uint64_t{100}, uint64_t{40000}, uint64_t{400000}}) {
     Guarded memory(3 * len, 7);
     const auto region = pair_.region(b(), memory, kBoth);

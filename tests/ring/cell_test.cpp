@@ -149,7 +149,7 @@ TEST(BodyCursor, copies_over_the_joints_from_every_offset) {
   }
 }
 
-TEST(BodyCursor, cells_for_a_body) {
+TEST(BodyCursor, a_body_takes_as_many_cells_as_it_fills) {
   EXPECT_EQ(cells_for(0), 1u);
   EXPECT_EQ(cells_for(60), 1u);
   EXPECT_EQ(cells_for(61), 2u);
