@@ -76,9 +76,10 @@ class ManyQueuePairs : public testing::Test {
     const uint64_t second = now_ns();
     full = held_memory();
     for (ibv_qp* qp : qps) ASSERT_EQ(ibv_destroy_qp(qp), 0);
-    std::printf("%zu queue pairs: made in %lu ms, first messages %lu ms, next %lu ms, gone %lu ms\n",
-                qps.size(), (connected - began) / 1000000, (first - connected) / 1000000,
-                (second - first) / 1000000, (now_ns() - second) / 1000000);
+    std::printf(
+        "%zu queue pairs: made in %lu ms, first messages %lu ms, next %lu ms, gone %lu ms\n",
+        qps.size(), (connected - began) / 1000000, (first - connected) / 1000000,
+        (second - first) / 1000000, (now_ns() - second) / 1000000);
   }
 
   Device device_;
