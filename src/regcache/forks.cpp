@@ -17,13 +17,21 @@ std::atomic<uint64_t> g_over{0};
 }  // namespace
 
 Status count_forks() noexcept {
-  static const int failed = ::pthread_atfork([] { ++g_begun; },
-                                             [] {
-                                               ++g_over;
-                                               assert(g_over <= g_begun);
-                                             },
-                                             nullptr);
+  static const int failed = ::pthread_atfork(fork_begins, fork_is_over, forks_of_parent_are_over);
   return failed == 0 ? Status() : Status(Errc::no_memory);
+}
+
+void fork_begins() noexcept {
+  ++g_begun;
+}
+
+void fork_is_over() noexcept {
+  ++g_over;
+  assert(g_over <= g_begun);
+}
+
+void forks_of_parent_are_over() noexcept {
+  g_over = g_begun.load();
 }
 
 Forks forks() noexcept {

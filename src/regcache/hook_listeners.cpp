@@ -41,7 +41,7 @@ bool HookListener::is_open() const noexcept {
   return (HookedChange::open_.load() & bit_of(place())) != 0;
 }
 
-Result<HookListener*> HookListener::open(Cache& cache) noexcept {
+Result<HookListener*> HookListener::open(Cache& cache, Hears hears) noexcept {
   const std::lock_guard guard(g_lock);
   for (HookListener& one : g_listeners) {
     if (one.is_open() && one.process_ == process_epoch()) continue;
@@ -49,6 +49,7 @@ Result<HookListener*> HookListener::open(Cache& cache) noexcept {
     if (const Status s = one.pages_.reserve(); !s) return s.error();
     one.pages_.clear();
     one.cache_ = &cache;
+    one.hears_.store(hears, std::memory_order_relaxed);  // relaxed: as it says
     one.process_ = process_epoch();
     // SYNC POINT: listener: seq_cst: who is inside and finds it open finds its cache
     HookedChange::open_.fetch_or(bit_of(one.place()));
@@ -83,9 +84,15 @@ void HookListener::tell_all() noexcept {
                  [&](size_t place) { change.begin_for(place); });
 }
 
-void HookedChange::begin(Of of) noexcept {
+void HookedChange::begin(Of of, Told told) noexcept {
   for_each_place(open_.load(std::memory_order_acquire), [&](size_t place) {
-    if (g_listeners[place].pages_.any(range_, of)) begin_for(place);
+    const HookListener& listener = g_listeners[place];
+    // relaxed: as it says
+    const auto hears = listener.hears_.load(std::memory_order_relaxed);
+    const bool is_wanted = hears == HookListener::Hears::beside_the_kernel
+                               ? told == Told::by_nobody && !range_.is_empty()
+                               : listener.pages_.any(range_, of);
+    if (is_wanted) begin_for(place);
   });
 }
 

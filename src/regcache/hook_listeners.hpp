@@ -23,8 +23,13 @@ class HookListener {
  public:
   static constexpr size_t kMost = 64;
 
+  enum class Hears : uint8_t {
+    of_pages,           // what becomes of those in pages()
+    beside_the_kernel,  // what the kernel tells nobody, wherever that is; pages() is not looked at
+  };
+
   // Errors: no_memory, no_space (kMost are open).
-  static Result<HookListener*> open(Cache& cache) noexcept;
+  static Result<HookListener*> open(Cache& cache, Hears hears = Hears::of_pages) noexcept;
   // The cache keeps nothing that is watched any more. Afterwards none of its calls is in progress.
   void close(const Cache& cache) noexcept;
   // Of this process.
@@ -48,6 +53,8 @@ class HookListener {
   std::atomic<uint32_t> inside_{0};  // hooks that may use cache_
   // Written while nobody is inside.
   Cache* cache_ = nullptr;
+  // relaxed, wherever it is used: open_ orders, and another one's life of it matters to nobody
+  std::atomic<Hears> hears_{Hears::of_pages};
   uint64_t process_ = 0;  // process_epoch() of whose it is
 };
 
@@ -56,15 +63,20 @@ class HookListener {
 class HookedChange {
  public:
   using Of = WatchedPages::Of;
+  enum class Told : uint8_t { by_the_kernel, by_nobody };  // to who watches by userfaultfd(2)
   static constexpr Range kAnything{0, ~uint64_t{0}};
 
-  explicit HookedChange(const Range& range, Of of = Of::pages) noexcept : range_(range) {
+  explicit HookedChange(const Range& range, Of of = Of::pages,
+                        Told told = Told::by_the_kernel) noexcept
+      : range_(range) {
     if (any_listener()) [[unlikely]]
-      begin(of);
+      begin(of, told);
   }
-  HookedChange(const void* addr, size_t len, Of of = Of::pages) noexcept
+  HookedChange(const void* addr, size_t len, Of of = Of::pages,
+               Told told = Told::by_the_kernel) noexcept
       : HookedChange(
-            Range{reinterpret_cast<uint64_t>(addr), reinterpret_cast<uint64_t>(addr) + len}, of) {}
+            Range{reinterpret_cast<uint64_t>(addr), reinterpret_cast<uint64_t>(addr) + len}, of,
+            told) {}
   ~HookedChange() {
     if (told_ != 0) [[unlikely]]
       end();
@@ -81,7 +93,7 @@ class HookedChange {
  private:
   friend class HookListener;
 
-  void begin(Of of) noexcept;
+  void begin(Of of, Told told) noexcept;
   void begin_for(size_t place) noexcept;
   void end() noexcept;
 

@@ -1,6 +1,7 @@
 // The hooks: see hooked_calls.hpp.
 #include "regcache/hooked_calls.hpp"
 
+#include <sys/ioctl.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "base/barrier.hpp"
+#include "regcache/forks.hpp"
 #include "regcache/hook_listeners.hpp"
 
 namespace aperture::regcache {
@@ -36,13 +38,24 @@ Function* next() noexcept {
   return reinterpret_cast<Function*>(addr);
 }
 
+using Of = HookedChange::Of;
+using Told = HookedChange::Told;
+
+constexpr int kLastAdvice = 25;  // of those that are known here, but for guard pages
+
+// What drops pages, and the kernel says so.
+bool is_told(int advice) noexcept {
+  constexpr int kFree = 8, kRemove = 9, kDontneedLocked = 24;
+  return advice == MADV_DONTNEED || advice == kFree || advice == kRemove ||
+         advice == kDontneedLocked;
+}
 // What is certain to leave the contents of pages alone: all else that a kernel may know changes
-// them.
+// them, as do guard pages (102, 103 since Linux 6.13), and it may not say so.
 bool keeps_contents(int advice) noexcept {
-  constexpr int kFree = 8, kRemove = 9, kLastKnown = 25;
-  constexpr int kDontneedLocked = 24;
-  return advice >= 0 && advice <= kLastKnown && advice != MADV_DONTNEED && advice != kFree &&
-         advice != kRemove && advice != kDontneedLocked;
+  return advice >= 0 && advice <= kLastAdvice && !is_told(advice);
+}
+Told told(int advice) noexcept {
+  return is_told(advice) ? Told::by_the_kernel : Told::by_nobody;
 }
 
 uint64_t break_now() noexcept {
@@ -84,7 +97,7 @@ struct Madvise {
   static int hook(void* addr, size_t len, int advice) {
     auto* const call = next<HookedCall::madvise, kChain, int(void*, size_t, int)>();
     if (keeps_contents(advice)) return call(addr, len, advice);
-    const HookedChange change(addr, len);
+    const HookedChange change(addr, len, Of::pages, told(advice));
     return call(addr, len, advice);
   }
 };
@@ -95,7 +108,7 @@ struct ProcessMadvise {
     auto* const call = next<HookedCall::process_madvise, kChain,
                             ssize_t(int, const iovec*, size_t, int, unsigned)>();
     if (keeps_contents(advice)) return call(process, places, count, advice, flags);
-    const HookedChange change(HookedChange::kAnything);
+    const HookedChange change(HookedChange::kAnything, Of::pages, told(advice));
     return call(process, places, count, advice, flags);
   }
 };
@@ -123,8 +136,32 @@ struct Shmat {
   static void* hook(int id, const void* addr, int flags) {
     auto* const call = next<HookedCall::shmat, kChain, void*(int, const void*, int)>();
     if ((flags & SHM_REMAP) == 0) return call(id, addr, flags);
-    const HookedChange change(HookedChange::kAnything);  // its length is the segment's
+    // its length is the segment's
+    const HookedChange change(HookedChange::kAnything, Of::pages, Told::by_nobody);
     return call(id, addr, flags);
+  }
+};
+
+struct Ioctl {
+  // As who calls it with two arguments, and as who has three.
+  template <size_t kChain>
+  static int hook(int fd, unsigned long request, void* argument) {
+    constexpr auto kMove = uint32_t{_IOC(_IOC_READ | _IOC_WRITE, 0xAA, 0x05, 40)};  // Linux 6.8
+    auto* const call = next<HookedCall::ioctl, kChain, int(int, unsigned long, ...)>();
+    if (static_cast<uint32_t>(request) != kMove) return call(fd, request, argument);
+    // where its pages come from stands in what the kernel alone may read
+    const HookedChange change(HookedChange::kAnything, Of::pages, Told::by_nobody);
+    return call(fd, request, argument);
+  }
+};
+
+struct Fork {
+  template <size_t kChain>
+  static pid_t hook() {
+    fork_begins();
+    const pid_t child = next<HookedCall::fork, kChain, pid_t()>()();
+    child == 0 ? forks_of_parent_are_over() : fork_is_over();
+    return child;
   }
 };
 
@@ -139,7 +176,7 @@ struct Free {
   static void hook(void* block) {
     auto* const call = next<HookedCall::free, kChain, void(void*)>();
     if (block == nullptr || !HookedChange::any_listener()) return call(block);
-    const HookedChange change(block_of(block), HookedChange::Of::blocks);
+    const HookedChange change(block_of(block), Of::blocks);
     call(block);
   }
 };
@@ -149,7 +186,7 @@ struct Realloc {
   static void* hook(void* block, size_t len) {
     auto* const call = next<HookedCall::realloc, kChain, void*(void*, size_t)>();
     if (block == nullptr || !HookedChange::any_listener()) return call(block, len);
-    const HookedChange change(block_of(block), HookedChange::Of::blocks);
+    const HookedChange change(block_of(block), Of::blocks);
     return call(block, len);
   }
 };
@@ -166,8 +203,8 @@ std::array<Row, kHookedCalls> rows() noexcept {
 
 // In the order of HookedCall.
 const std::array<Row, kHookedCalls>& hooks() noexcept {
-  static const auto all =
-      rows<Munmap, Mmap, Mremap, Madvise, ProcessMadvise, Brk, Sbrk, Shmat, Free, Realloc>();
+  static const auto all = rows<Munmap, Mmap, Mremap, Madvise, ProcessMadvise, Brk, Sbrk, Shmat,
+                               Ioctl, Fork, Free, Realloc>();
   return all;
 }
 

@@ -11,7 +11,9 @@
 // unmaps, trims the heap and gives pages back by calls that no word leads to. So memory is taken
 // for changed as soon as the block is freed on which it lies, and what becomes of its pages from
 // there on does not matter. posix_madvise(3) changes nothing, not even with POSIX_MADV_DONTNEED;
-// shmdt(2) takes away shared memory, which is never watched.
+// shmdt(2) takes away shared memory, which is never watched. Of a few calls the kernel tells
+// userfaultfd(2) nothing either (kernel_is_silent_of()); which of their arguments those are is for
+// the hooks to know.
 //
 // A word that was given a hook may be used at any time afterwards, by who has read it before it was
 // put back; so this code is never unloaded (the doors are linked with -z nodelete). Any thread;
@@ -32,10 +34,18 @@ enum class HookedCall : uint8_t {
   brk,
   sbrk,
   shmat,
+  ioctl,  // UFFDIO_MOVE alone
+  fork,   // _Fork(3), which runs no handlers of pthread_atfork(3)
   free,
   realloc,
 };
-inline constexpr size_t kHookedCalls = 10;
+inline constexpr size_t kHookedCalls = 12;
+
+// It may change memory without a word of the kernel's to who watches that by userfaultfd(2).
+constexpr bool kernel_is_silent_of(HookedCall call) noexcept {
+  return call == HookedCall::madvise || call == HookedCall::process_madvise ||
+         call == HookedCall::shmat || call == HookedCall::ioctl || call == HookedCall::fork;
+}
 
 // A hook that calls `next` and is called as that is. 0: too many functions have been found for that
 // call.

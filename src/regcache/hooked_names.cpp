@@ -75,9 +75,11 @@ int look_at(dl_phdr_info* info, size_t, void* asked) {
   auto& [names, in_libc, usable_size, found, objects] = *static_cast<Asked*>(asked);
   const LoadedObject object(*info);
   if (objects++ == 0) {  // the program itself
-    found.program_defines_any =
-        std::any_of(names.defined.begin(), names.defined.end(),
-                    [&](uintptr_t at) { return at != 0 && object.contains(at); });
+    for (size_t name = 0; name < names.defined.size(); ++name) {
+      // its own ioctl(2) says nothing of how its memory is changed
+      if (kCallsOfNames[name] == HookedCall::ioctl) continue;
+      found.program_defines_any = found.program_defines_any || object.contains(names.defined[name]);
+    }
   }
   if (object.contains(names.defined[kNameOfFree])) {
     found.allocator_is_libc = object.contains(in_libc) && object.contains(usable_size);
@@ -104,6 +106,7 @@ HookedNames look_around() noexcept {
   } else if (is_static()) {
     names.why_not = "the program is linked statically, so its calls cannot be hooked";
   }
+  names.why_not_beside_the_kernel = names.why_not;
   if (names.why_not != nullptr) return names;
   std::transform(kHookedNames.begin(), kHookedNames.end(), names.defined.begin(), definition_of);
   const uintptr_t usable_size = definition_of("malloc_usable_size");

@@ -11,21 +11,24 @@
 namespace aperture::regcache {
 
 inline constexpr std::array kHookedNames = {
-    "munmap", "mmap",    "mmap64",        "mremap", "madvise", "process_madvise",
-    "brk",    "sbrk",    "__sbrk",        "shmat",  "free",    "__libc_free",
-    "cfree",  "realloc", "__libc_realloc"};
+    "munmap", "mmap",        "mmap64", "mremap",  "madvise",       "process_madvise",
+    "brk",    "sbrk",        "__sbrk", "shmat",   "ioctl",         "_Fork",
+    "free",   "__libc_free", "cfree",  "realloc", "__libc_realloc"};
 // What each of them calls.
 inline constexpr std::array<HookedCall, kHookedNames.size()> kCallsOfNames = {
-    HookedCall::munmap, HookedCall::mmap,    HookedCall::mmap,
-    HookedCall::mremap, HookedCall::madvise, HookedCall::process_madvise,
-    HookedCall::brk,    HookedCall::sbrk,    HookedCall::sbrk,
-    HookedCall::shmat,  HookedCall::free,    HookedCall::free,
-    HookedCall::free,   HookedCall::realloc, HookedCall::realloc};
-inline constexpr size_t kNameOfFree = 10, kNameOfRealloc = 13;
+    HookedCall::munmap,  HookedCall::mmap,    HookedCall::mmap,
+    HookedCall::mremap,  HookedCall::madvise, HookedCall::process_madvise,
+    HookedCall::brk,     HookedCall::sbrk,    HookedCall::sbrk,
+    HookedCall::shmat,   HookedCall::ioctl,   HookedCall::fork,
+    HookedCall::free,    HookedCall::free,    HookedCall::free,
+    HookedCall::realloc, HookedCall::realloc};
+inline constexpr size_t kNameOfFree = 12, kNameOfRealloc = 15;
 
 struct HookedNames {
   // Static storage; nullptr: hooks would notice.
   const char* why_not = nullptr;
+  // The same of hooks for what the kernel is silent of alone, whatever the allocator does.
+  const char* why_not_beside_the_kernel = nullptr;
   // Who defines each, for objects that ask for it as they usually do. 0: nobody.
   std::array<uintptr_t, kHookedNames.size()> defined{};
   // The allocator is libc's, which changes memory by calls that no hook can see. Another one

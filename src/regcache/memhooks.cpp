@@ -37,8 +37,9 @@ struct Loads {
 // All of it guarded by the loader's lock: read and written in its callbacks alone.
 struct State {
   bool are_put = false;
-  bool untold = false;  // hooks have been put where calls may have been made without
-  Loads seen;           // when everything had hooks
+  Hooks which = Hooks::all;  // of those that are put
+  bool untold = false;       // hooks have been put where calls may have been made without
+  Loads seen;                // when everything had hooks
   Hooked* words = nullptr;
   size_t count = 0;
   size_t room = 0;
@@ -75,6 +76,12 @@ void with_loader(Fn&& fn) {
   });
 }
 
+// All that are wanted are where they were put when those of `loads` were all that was loaded.
+bool are_put_for(Hooks which, const Loads& loads) noexcept {
+  return g_state.are_put && (g_state.which == which || g_state.which == Hooks::all) &&
+         loads == g_state.seen;
+}
+
 bool has_its_hook(const Hooked& word) noexcept {
   // relaxed: it is looked at and not called
   return word.at->load(std::memory_order_relaxed) == word.hook;
@@ -83,7 +90,7 @@ bool has_its_hook(const Hooked& word) noexcept {
 // One look at all objects, putting hooks where there are none.
 class Pass {
  public:
-  explicit Pass(const HookedNames& names) noexcept : names_(names) {}
+  Pass(const HookedNames& names, Hooks which) noexcept : names_(names), which_(which) {}
 
   // With room for so many words, or none: as much as there is.
   void run(Hooked*& words, size_t room) noexcept {
@@ -109,6 +116,7 @@ class Pass {
       }
       g_state.seen = loads_;
       g_state.are_put = true;
+      g_state.which = which_;
     });
   }
 
@@ -134,7 +142,7 @@ class Pass {
     object.for_each_word(kHookedNames, [&](const LinkageWord& word) { see(object, word); });
     // It keeps the allocator's functions for its own use, and frees by them the thread-local
     // variables of objects that were loaded later.
-    if (!names_.hooks_allocator || !object.is_the_loader()) return;
+    if (which_ != Hooks::all || !names_.hooks_allocator || !object.is_the_loader()) return;
     for (const size_t name : {kNameOfFree, kNameOfRealloc}) {
       object.for_each_sealed_word([&](std::atomic<uintptr_t>& at) {
         const uintptr_t value = at.load(std::memory_order_acquire);
@@ -147,6 +155,7 @@ class Pass {
 
   void see(const LoadedObject& object, const LinkageWord& word) noexcept {
     const HookedCall call = kCallsOfNames[word.name];
+    if (which_ != Hooks::all && !kernel_is_silent_of(call)) return;
     const uintptr_t defined = names_.defined[word.name];
     const bool is_of_allocator = call == HookedCall::free || call == HookedCall::realloc;
     if (defined == 0 || (is_of_allocator && !names_.hooks_allocator)) return;
@@ -189,6 +198,7 @@ class Pass {
   }
 
   const HookedNames& names_;
+  const Hooks which_;
   size_t found_ = 0, listed_ = 0;
   Loads loads_;
   uint64_t number_ = 0;
@@ -196,12 +206,12 @@ class Pass {
 };
 
 // `why`: as put_hooks() has it, once that can never be.
-bool all_have_hooks(const char*& why) noexcept {
+bool all_have_hooks(Hooks which, const char*& why) noexcept {
   bool all = false;
   with_loader([&](const Loads& loads) {
     if (g_state.process != process_epoch()) return;
     why = g_state.why_not;
-    all = g_state.are_put && loads == g_state.seen &&
+    all = are_put_for(which, loads) &&
           std::all_of(g_state.words, g_state.words + g_state.count, has_its_hook);
   });
   return all;
@@ -209,18 +219,18 @@ bool all_have_hooks(const char*& why) noexcept {
 
 }  // namespace
 
-Status put_hooks(const char*& why) noexcept {
+Status put_hooks(Hooks which, const char*& why) noexcept {
   const HookedNames& names = hooked_names();
-  const char* why_not = names.why_not;
-  if (why_not == nullptr && all_have_hooks(why_not)) return {};
+  const char* why_not = which == Hooks::all ? names.why_not : names.why_not_beside_the_kernel;
+  if (why_not == nullptr && all_have_hooks(which, why_not)) return {};
   for (size_t room = 0; why_not == nullptr;) {
     std::unique_ptr<Hooked[]> words(room != 0 ? new (std::nothrow) Hooked[room] : nullptr);
     if (room != 0 && words == nullptr) return Errc::no_memory;
-    Pass pass(names);
+    Pass pass(names, which);
     Hooked* list = words.release();
     pass.run(list, room);
     words.reset(list);  // what is not used any more
-    if (all_have_hooks(why_not)) return {};
+    if (all_have_hooks(which, why_not)) return {};
     if (why_not != nullptr) break;
     if (pass.is_busy()) return Errc::busy;
     if (pass.are_all_listed()) {
@@ -233,11 +243,11 @@ Status put_hooks(const char*& why) noexcept {
   return Errc::not_supported;
 }
 
-bool hooks_are_whole() noexcept {
+bool hooks_are_whole(Hooks which) noexcept {
   constexpr size_t kWordsPerLook = 2;  // of some hundred: who writes over hooks does so everywhere
   bool are = false;
   with_loader([&](const Loads& loads) {
-    are = g_state.are_put && loads == g_state.seen;  // so the objects of the list are still there
+    are = are_put_for(which, loads);  // so the objects of the list are still there
     for (size_t i = 0; i < std::min(kWordsPerLook, g_state.count) && are; ++i) {
       if (g_state.look_next >= g_state.count) g_state.look_next = 0;
       are = g_state.are_put = has_its_hook(g_state.words[g_state.look_next++]);

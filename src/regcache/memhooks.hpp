@@ -14,16 +14,24 @@
 // Threads: any. The loader's lock is held for short looks: dl_iterate_phdr(3).
 #pragma once
 
+#include <cstdint>
+
 #include "base/errc.hpp"
 
 namespace aperture::regcache {
 
+// Of which calls.
+enum class Hooks : uint8_t {
+  beside_the_kernel,  // kernel_is_silent_of() them
+  all,
+};
+
 // All that is loaded now. `why`: static storage, where it fails. Errors: no_memory, busy (an object
 // is just being loaded), not_supported (changes would not be noticed here, with hooks or without).
-Status put_hooks(const char*& why) noexcept;
+Status put_hooks(Hooks which, const char*& why) noexcept;
 // What is loaded is what was when they were put, and they are where they were put. Neither
 // allocates nor waits for more than the loader's lock.
-bool hooks_are_whole() noexcept;
+bool hooks_are_whole(Hooks which) noexcept;
 // Unless somebody listens.
 void take_out_hooks() noexcept;
 

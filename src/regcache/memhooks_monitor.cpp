@@ -31,7 +31,7 @@ Result<std::unique_ptr<MemhooksMonitor>> MemhooksMonitor::create(Cache& cache,
     return Errc::no_memory;
   }
   // busy: the next one to watch memory sees to it
-  if (const Status s = put_hooks(why); !s && s.error() != Errc::busy) return s.error();
+  if (const Status s = put_hooks(Hooks::all, why); !s && s.error() != Errc::busy) return s.error();
   return monitor;
 }
 
@@ -58,7 +58,7 @@ void MemhooksMonitor::forget(const Range& watched) noexcept {
 }
 
 bool MemhooksMonitor::is_settled() noexcept {
-  return !has_stopped() && hooks_are_whole();
+  return !has_stopped() && hooks_are_whole(Hooks::all);
 }
 
 // Something was loaded or unloaded, or hooks were written over.
@@ -68,7 +68,7 @@ void MemhooksMonitor::settle() noexcept {
 
 Status MemhooksMonitor::hook_all() noexcept {
   const char* why = "";
-  const Status s = put_hooks(why);
+  const Status s = put_hooks(Hooks::all, why);
   if (s.error() == Errc::not_supported && !has_complained_.exchange(true)) {
     APERTURE_WARN("memhooks notices nothing more, so the registration cache is off: %s", why);
   }

@@ -5,7 +5,9 @@
 #include <new>
 #include <utility>
 
+#include "base/log.hpp"
 #include "regcache/mappings.hpp"
+#include "regcache/memhooks.hpp"
 
 namespace aperture::regcache {
 
@@ -13,15 +15,24 @@ Result<std::unique_ptr<UserfaultMonitor>> UserfaultMonitor::create(Cache& cache,
                                                                    const char*& why) noexcept {
   auto reader = UserfaultReader::open(cache, why);
   if (!reader) return reader.error();
-  std::unique_ptr<UserfaultMonitor> monitor(new (std::nothrow) UserfaultMonitor(cache, *reader));
+  // first, so that nobody takes the hooks out that are put now
+  auto listener = HookListener::open(cache, HookListener::Hears::beside_the_kernel);
+  std::unique_ptr<UserfaultMonitor> monitor;
+  if (listener) monitor.reset(new (std::nothrow) UserfaultMonitor(cache, *reader, **listener));
   if (monitor == nullptr) {
+    const bool is_full = !listener && listener.error() == Errc::no_space;
+    why = is_full ? "too many caches have one" : "there is no memory for it";
+    if (listener) (*listener)->close(cache);
     UserfaultReader::close(*reader, cache);
-    return Errc::no_memory;
+    return is_full ? Errc::no_space : Errc::no_memory;
   }
+  monitor->put_its_hooks();
   return monitor;
 }
 
 UserfaultMonitor::~UserfaultMonitor() {
+  listener_.close(cache_);
+  if (!round_.is_over()) take_out_hooks();
   UserfaultReader::close(reader_, cache_);
 }
 
@@ -39,12 +50,32 @@ Result<Range> UserfaultMonitor::watch(const Range& range) noexcept {
 
 // All that was kept is as good as stale once nothing more is told.
 bool UserfaultMonitor::is_settled() noexcept {
+  // relaxed: it is said once, and a hit more or less with hooks is as right
+  const bool has_hooks = has_hooks_.load(std::memory_order_relaxed);
+  if (!has_stopped() && has_hooks && !hooks_are_whole(Hooks::beside_the_kernel)) return false;
   if (reader_->is_settled()) return true;
   if (reader_->has_stopped() && !has_told_) {
     cache_.changes().put({{0, ~uint64_t{0}}, Change::Kind::unmapped});
     has_told_ = true;
   }
   return false;
+}
+
+// Something was loaded or unloaded, or hooks were written over.
+void UserfaultMonitor::settle() noexcept {
+  // relaxed: as above
+  if (!has_stopped() && has_hooks_.load(std::memory_order_relaxed)) put_its_hooks();
+}
+
+void UserfaultMonitor::put_its_hooks() noexcept {
+  const char* why = "";
+  const Status s = put_hooks(Hooks::beside_the_kernel, why);
+  // busy, no_memory: the next one to use the cache sees to it
+  if (s.error() != Errc::not_supported || !has_hooks_.exchange(false)) return;
+  APERTURE_INFO(
+      "userfaultfd says nothing of guard pages, SHM_REMAP, UFFDIO_MOVE and _Fork, and the calls "
+      "for them cannot be hooked: %s",
+      why);
 }
 
 void UserfaultMonitor::forget(const Range& watched) noexcept {

@@ -4,14 +4,19 @@
 // a thread of ours has read that it does (userfault_reader.hpp).
 //
 // What it cannot see: mprotect(2), and what is done to a file through a descriptor, so only memory
-// that is private and of no file is watched. Nor guard pages of madvise(2), shmat(2) with
-// SHM_REMAP, pages that another userfaultfd moves away, and _Fork(3): fi_aperture(7) says so.
-// Threads: any.
+// that is private and of no file is watched. Nor is the kernel's word there for guard pages of
+// madvise(2), shmat(2) with SHM_REMAP, pages that another userfaultfd moves away, and _Fork(3): the
+// calls for those are hooked (memhooks.hpp), so that a bare system call for one of them is all that
+// goes unnoticed. Where no call can be hooked, as in a program that is linked statically, none of
+// them is noticed. Threads: any.
 #pragma once
 
+#include <atomic>
 #include <memory>
 
+#include "base/fork_guard.hpp"
 #include "regcache/cache.hpp"
+#include "regcache/hook_listeners.hpp"
 #include "regcache/monitor.hpp"
 #include "regcache/userfault_reader.hpp"
 
@@ -20,7 +25,7 @@ namespace aperture::regcache {
 class UserfaultMonitor final : public Monitor {
  public:
   // Of that cache, which outlives it. `why`: static storage, where it fails. Errors: as
-  // UserfaultReader::open().
+  // UserfaultReader::open() and HookListener::open().
   static Result<std::unique_ptr<UserfaultMonitor>> create(Cache& cache, const char*& why) noexcept;
   // The cache keeps nothing that is watched any more.
   ~UserfaultMonitor() override;
@@ -31,15 +36,21 @@ class UserfaultMonitor final : public Monitor {
   Result<Range> watch(const Range& range) noexcept override;
   void forget(const Range& watched) noexcept override;
   bool is_settled() noexcept override;
+  void settle() noexcept override;
   bool has_stopped() const noexcept override { return reader_->has_stopped(); }
 
  private:
-  UserfaultMonitor(Cache& cache, std::shared_ptr<UserfaultReader> reader) noexcept
-      : cache_(cache), reader_(std::move(reader)) {}
+  UserfaultMonitor(Cache& cache, std::shared_ptr<UserfaultReader> reader,
+                   HookListener& listener) noexcept
+      : cache_(cache), reader_(std::move(reader)), listener_(listener) {}
+  void put_its_hooks() noexcept;
 
   Cache& cache_;
   std::shared_ptr<UserfaultReader> reader_;
-  bool has_told_ = false;  // that it has stopped; guarded by the cache's lock
+  HookListener& listener_;
+  ForkRound round_;
+  std::atomic<bool> has_hooks_{true};  // false: there can be none, and the kernel's word is all
+  bool has_told_ = false;              // that it has stopped; guarded by the cache's lock
 };
 
 }  // namespace aperture::regcache

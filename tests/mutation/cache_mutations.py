@@ -89,7 +89,7 @@ CACHE_MUTATIONS = [
               "  if (whole.is_empty()) return range;\n"),
     # --- by hooks ---
     memhooks("what is loaded later has hooks too",
-             "return !has_stopped() && hooks_are_whole();", "return !has_stopped();"),
+             "return !has_stopped() && hooks_are_whole(Hooks::all);", "return !has_stopped();"),
     memhooks("stacks of threads are not kept",
              "if (whole.is_empty() || may_be_on_a_stack(range, whole)) return",
              "if (whole.is_empty()) return"),
