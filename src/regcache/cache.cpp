@@ -62,6 +62,11 @@ Cache::Cache(Registrar& registrar, const Options& options) noexcept
     : registrar_(registrar), options_(options), forks_(forks()) {}
 
 Cache::~Cache() {
+  {
+    const Guard guard(*this);
+    take_changes();
+    adrift_count_ = 0;  // the monitor may be gone, and what it watched with it
+  }
   trim();
   assert(kept_.empty() && loose_.empty() && over_.empty());
   assert(kept_bytes_ == 0 && index_.count() == 0);
@@ -201,7 +206,7 @@ Result<Cache::Use> Cache::make(const Range& range, Access access, bool to_keep) 
     }
     loose_.remove(entry);
   }
-  forget(*entry);
+  forget(entry->watched);
   delete entry;
   return resource.error();
 }
@@ -271,17 +276,14 @@ void Cache::take_changes() noexcept {
 }
 
 void Cache::take(const Change& change) noexcept {
-  const bool unmapped = change.kind == Change::Kind::unmapped || change.kind == Change::Kind::moved;
+  if (change.kind == Change::Kind::moved) note_adrift(change.range);
   if (change.kind == Change::Kind::dropped) drops_.note(change.range, now_ns());
   for (Entry* entry = loose_.front(); entry != nullptr; entry = loose_.after(entry)) {
-    if (!entry->range.overlaps(change.range)) continue;
-    entry->stale = true;
-    entry->unmapped = entry->unmapped || unmapped;
+    if (entry->range.overlaps(change.range)) entry->stale = true;
   }
   index_.take_out(change.range, [&](Entry& entry) {
     ++counts_.stale;
     entry.stale = true;
-    entry.unmapped = unmapped;
     let_go(entry);
   });
 }
@@ -310,14 +312,17 @@ void Cache::release(Use use) noexcept {
 void Cache::give_back_what_is_over() noexcept {
   for (;;) {
     Entry* entry = nullptr;
+    Range adrift;
     {
       const Guard guard(*this);
       entry = over_.pop_front();
-      if (entry == nullptr) any_over_.store(false, std::memory_order_relaxed);  // relaxed: a hint
+      if (entry == nullptr && adrift_count_ != 0) adrift = adrift_[--adrift_count_];
+      // relaxed: a hint
+      if (entry == nullptr) any_over_.store(adrift_count_ != 0, std::memory_order_relaxed);
     }
-    if (entry == nullptr) return;
-    registrar_.remove(entry->resource);
-    forget(*entry);
+    if (entry == nullptr && adrift.is_empty()) return;
+    if (entry != nullptr) registrar_.remove(entry->resource);
+    forget(entry != nullptr ? entry->watched : adrift);
     delete entry;
   }
 }
@@ -337,6 +342,18 @@ void Cache::trim() noexcept {
   give_back_what_is_over();
 }
 
+// To be forgotten by the next call of ours, unless somebody wants it by then.
+void Cache::note_adrift(const Range& range) noexcept {
+  assert(!range.is_empty() && adrift_count_ <= adrift_.size());
+  if (adrift_count_ < adrift_.size()) {
+    adrift_[adrift_count_++] = range;
+  } else {  // what is between is asked about in vain
+    Range& last = adrift_.back();
+    last = {std::min(last.begin, range.begin), std::max(last.end, range.end)};
+  }
+  any_over_.store(true, std::memory_order_relaxed);  // relaxed: a hint
+}
+
 bool Cache::watch(Entry& entry) noexcept {
   const std::lock_guard in_order(watching_);
   const auto watched = monitor_->watch(entry.range);
@@ -349,10 +366,17 @@ bool Cache::watch(Entry& entry) noexcept {
   return true;
 }
 
-void Cache::forget(const Entry& entry) noexcept {
-  if (entry.watched.is_empty() || entry.unmapped) return;
+// Of what was watched some may be gone, or be others' memory by now.
+void Cache::forget(const Range& watched) noexcept {
+  if (watched.is_empty()) return;
   const std::lock_guard in_order(watching_);
-  if (!has_any(entry.watched)) monitor_->forget(entry.watched);
+  for (Range left = watched; !left.is_empty();) {
+    const Range piece = monitor_->piece_of(left);
+    if (piece.is_empty()) return;
+    assert(piece.overlaps(left));
+    if (!has_any(piece)) monitor_->forget(piece);
+    left.begin = piece.end;
+  }
 }
 
 Counts Cache::counts() const noexcept {

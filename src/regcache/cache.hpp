@@ -16,6 +16,7 @@
 // limits.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -107,6 +108,7 @@ class Cache {
   void take(const Change& change) noexcept;
   void let_go(Entry& entry) noexcept;
   void end(Entry& entry) noexcept;
+  void note_adrift(const Range& range) noexcept;
   bool make_room(uint64_t bytes) noexcept;
   bool keep(Entry& entry) noexcept;
   // Without it.
@@ -116,7 +118,7 @@ class Cache {
   bool is_right(Entry& found) noexcept;
   Result<Use> make(const Range& range, Access access, bool keep) noexcept;
   bool watch(Entry& entry) noexcept;
-  void forget(const Entry& entry) noexcept;
+  void forget(const Range& watched) noexcept;
 
   Registrar& registrar_;
   const Options options_;  // within our own limits
@@ -129,10 +131,13 @@ class Cache {
   List<Entry> loose_;  // being made, or in use and not kept
   List<Entry> over_;   // to be given back
   uint64_t kept_bytes_ = 0;
+  // Where what is watched was moved to: nobody has asked for that there.
+  std::array<Range, 16> adrift_;
+  size_t adrift_count_ = 0;
   RecentDrops drops_;
   Forks forks_;  // those that have been taken into account
   Counts counts_;
-  std::atomic<bool> any_over_{false};  // over_ is not empty: a hint
+  std::atomic<bool> any_over_{false};  // over_ or adrift_ is not empty: a hint
 
   // Ranges begin and cease to be watched in one order. Never taken with mutex_ held.
   std::mutex watching_;

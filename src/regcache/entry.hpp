@@ -17,10 +17,9 @@ namespace aperture::regcache {
 struct Entry : ListHook {
   Range range;
   Access access = Access::read;
-  bool kept = false;      // it is in the index: who asks for its range finds it
-  bool stale = false;     // its memory has changed, so it is never found again
-  bool unmapped = false;  // some of it is another mapping's by now, or none's
-  Range watched;          // with it; before it is kept, its maker's alone
+  bool kept = false;   // it is in the index: who asks for its range finds it
+  bool stale = false;  // its memory has changed, so it is never found again
+  Range watched;       // with it; before it is kept, its maker's alone
   uint32_t users = 0;
   std::unique_ptr<const Oracle::View> view;  // when it was made, for who checks; never changed
   Registrar::Resource resource = 0;          // before it is kept, its maker's alone

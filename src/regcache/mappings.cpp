@@ -80,7 +80,7 @@ namespace {
 // PROCMAP_QUERY of Linux 6.11, which older headers have not got.
 struct MapQuery {
   uint64_t size;
-  uint64_t flags;  // 0: the mapping that has the address
+  uint64_t flags;  // 0: the mapping that has the address; or kOrNext
   uint64_t address;
   uint64_t begin, end, mapping_flags, page_size, offset, inode;  // the answer
   uint32_t device[2];
@@ -89,6 +89,7 @@ struct MapQuery {
 };
 constexpr unsigned long kMapQuery = _IOWR('f', 17, MapQuery);
 constexpr uint64_t kShared = 8;
+constexpr uint64_t kOrNext = 16;  // or, where there is none, the next one
 
 // /proc/self/maps, to be asked for single mappings: less than a microsecond each, however many
 // there are. A program that closes all descriptors (closefrom) closes it too, and may have a file
@@ -101,7 +102,7 @@ class MapsFile {
       : fd_(move_high(UniqueFd(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC)))),
         is_there_(::fstat(fd_.get(), &opened_) == 0) {}
 
-  Answer mapping_at(uint64_t addr, MappingSeen& seen) const noexcept {
+  Answer mapping_at(uint64_t addr, uint64_t flags, MappingSeen& seen) const noexcept {
     struct stat now {};
     if (!is_there_ || ::fstat(fd_.get(), &now) != 0 || now.st_ino != opened_.st_ino ||
         now.st_dev != opened_.st_dev) {
@@ -109,6 +110,7 @@ class MapsFile {
     }
     MapQuery query{};
     query.size = sizeof query;
+    query.flags = flags;
     query.address = addr;
     if (::ioctl(fd_.get(), kMapQuery, &query) != 0) {
       return errno == ENOENT ? Answer::none : Answer::unknown;
@@ -158,7 +160,7 @@ Range mapped_alone_around(const Range& range) noexcept {
   MappingSeen seen;
   Alone asked(range);
   for (const MapsFile* const maps = maps_file(); maps != nullptr;) {
-    const auto answer = maps->mapping_at(asked.at(), seen);
+    const auto answer = maps->mapping_at(asked.at(), 0, seen);
     if (answer == MapsFile::Answer::unknown) break;
     if (answer == MapsFile::Answer::none || !asked.take(seen)) return asked.whole();
   }
@@ -166,6 +168,24 @@ Range mapped_alone_around(const Range& range) noexcept {
   for (Mappings mappings; mappings.next(seen) && listed.take(seen);) {
   }
   return listed.whole();
+}
+
+Range first_mapped_alone_in(const Range& range) noexcept {
+  assert(!range.is_empty());
+  MappingSeen seen;
+  uint64_t at = range.begin;
+  for (const MapsFile* const maps = maps_file(); maps != nullptr && at < range.end;) {
+    const auto answer = maps->mapping_at(at, kOrNext, seen);
+    if (answer == MapsFile::Answer::unknown) break;
+    if (answer == MapsFile::Answer::none || seen.range.begin >= range.end) return {};
+    if (seen.is_alone()) return seen.range;
+    at = seen.range.end;
+  }
+  if (at >= range.end) return {};
+  for (Mappings mappings; mappings.next(seen) && seen.range.begin < range.end;) {
+    if (seen.range.end > at && seen.is_alone()) return seen.range;
+  }
+  return {};
 }
 
 }  // namespace aperture::regcache

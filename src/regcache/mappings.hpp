@@ -38,5 +38,8 @@ class Mappings {
 // The whole mappings of which the range is a part; empty unless all of it is mapped, and alone. Any
 // thread. Some 1 us from Linux 6.11 on; before, the list of all mappings is read.
 Range mapped_alone_around(const Range& range) noexcept;
+// The first whole mapping that is alone and of which a part lies in the range; empty: there is
+// none. Any thread, and as long as that.
+Range first_mapped_alone_in(const Range& range) noexcept;
 
 }  // namespace aperture::regcache

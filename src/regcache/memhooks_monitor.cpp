@@ -52,9 +52,9 @@ Result<Range> MemhooksMonitor::watch(const Range& range) noexcept {
   return range;
 }
 
-void MemhooksMonitor::forget(const Range& watched) noexcept {
-  assert(!watched.is_empty());
-  if (!has_stopped()) listener_.pages().remove(watched);
+void MemhooksMonitor::forget(const Range& piece) noexcept {
+  assert(!piece.is_empty());
+  if (!has_stopped()) listener_.pages().remove(piece);
 }
 
 bool MemhooksMonitor::is_settled() noexcept {

@@ -43,7 +43,7 @@ class MemhooksMonitor final : public Monitor {
 
   const char* name() const noexcept override { return "memhooks"; }
   Result<Range> watch(const Range& range) noexcept override;
-  void forget(const Range& watched) noexcept override;
+  void forget(const Range& piece) noexcept override;
   bool is_settled() noexcept override;
   void settle() noexcept override;
   bool has_stopped() const noexcept override { return round_.is_over(); }

@@ -23,8 +23,11 @@ class Monitor {
   // whose changes it cannot notice), busy (somebody else watches it), no_memory, shut_down (it has
   // stopped). No lock of the cache held.
   virtual Result<Range> watch(const Range& range) noexcept = 0;
-  // Nothing is wanted any more of what was returned. No lock of the cache held.
-  virtual void forget(const Range& watched) noexcept = 0;
+  // The first piece in that range, which begins as what was returned, of what is there now and is
+  // watched as one: it may reach beyond the range. Empty: there is none. No lock of the cache held.
+  virtual Range piece_of(const Range& range) noexcept { return range; }
+  // Nothing is wanted any more of such a piece. No lock of the cache held.
+  virtual void forget(const Range& piece) noexcept = 0;
   // False: a change may be over for the application, and not even begun in Changes. Asked before
   // Changes::any_begun(), with the cache's lock. Neither waits nor allocates.
   virtual bool is_settled() noexcept = 0;

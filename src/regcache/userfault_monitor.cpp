@@ -78,9 +78,14 @@ void UserfaultMonitor::put_its_hooks() noexcept {
       why);
 }
 
-void UserfaultMonitor::forget(const Range& watched) noexcept {
-  assert(!watched.is_empty());
-  reader_->forget(watched, cache_);
+Range UserfaultMonitor::piece_of(const Range& range) noexcept {
+  assert(!range.is_empty());
+  return has_stopped() ? Range{} : first_mapped_alone_in(range);
+}
+
+void UserfaultMonitor::forget(const Range& piece) noexcept {
+  assert(!piece.is_empty());
+  reader_->forget(piece, cache_);
 }
 
 }  // namespace aperture::regcache

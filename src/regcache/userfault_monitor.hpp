@@ -34,7 +34,9 @@ class UserfaultMonitor final : public Monitor {
   // Whole mappings: those of which a part alone was watched would be two for the kernel, and the
   // application could not mremap(2) them as the one that it has made.
   Result<Range> watch(const Range& range) noexcept override;
-  void forget(const Range& watched) noexcept override;
+  // A mapping as it is now: what was watched as one may be several, and a part of a larger one.
+  Range piece_of(const Range& range) noexcept override;
+  void forget(const Range& piece) noexcept override;
   bool is_settled() noexcept override;
   void settle() noexcept override;
   bool has_stopped() const noexcept override { return reader_->has_stopped(); }

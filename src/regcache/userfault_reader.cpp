@@ -152,7 +152,8 @@ void UserfaultReader::forget(const Range& range, const Cache& cache) noexcept {
     return other != nullptr && other != &cache && other->has_any(range);
   };
   if (has_stopped() || std::any_of(caches_.begin(), caches_.end(), wants)) return;
-  unregister_range(number_, range);
+  // it may have become another one's, from whom kernels before Linux 6.17 would take it
+  if (register_range(number_, range)) unregister_range(number_, range);
 }
 
 bool UserfaultReader::is_settled() noexcept {

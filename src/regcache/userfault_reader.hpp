@@ -37,7 +37,8 @@ class UserfaultReader {
 
   // Errors: as register_range(), shut_down.
   Status watch(const Range& range) noexcept;
-  // Nothing of it is wanted any more by that cache. What others want goes on.
+  // Nothing of that mapping is wanted any more by that cache. What others want goes on, and so does
+  // what another userfaultfd watches.
   void forget(const Range& range, const Cache& cache) noexcept;
   // False: a change may be over for the application which no cache has been told of.
   bool is_settled() noexcept;

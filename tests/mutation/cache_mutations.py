@@ -40,8 +40,7 @@ CACHE_MUTATIONS = [
     cache("what cannot be watched is not kept", "    return false;\n  }\n  entry.watched",
           "    return true;\n  }\n  entry.watched"),
     cache("a stale one that is in use is found by nobody",
-          "    entry.stale = true;\n    entry.unmapped = unmapped;\n    let_go(entry);",
-          "    entry.unmapped = unmapped;\n    let_go(entry);",
+          "    entry.stale = true;\n    let_go(entry);", "    let_go(entry);",
           reason="it is out of the index by then: stale is for who asks why"),
     # --- giving back ---
     cache("one in use is not given back", "  if (entry.users == 0) {\n    end(entry);",
@@ -54,7 +53,11 @@ CACHE_MUTATIONS = [
     cache("what was used last is given up last",
           "        if (kept_.back() != entry) {", "        if (false) {"),
     cache("what others have kept goes on being watched",
-          "if (!has_any(entry.watched)) monitor_->forget", "monitor_->forget"),
+          "if (!has_any(piece)) monitor_->forget", "monitor_->forget"),
+    cache("of what was watched as one each piece is forgotten", "    left.begin = piece.end;\n",
+          "    return;\n"),
+    cache("what was moved is not watched for ever",
+          "  if (change.kind == Change::Kind::moved) note_adrift(change.range);\n"),
     # --- ranges and rights ---
     index("a part is not all", "if (at != k.count && k.entries[at]->range.covers(range)) return",
           "if (at != k.count && k.entries[at]->range.overlaps(range)) return"),

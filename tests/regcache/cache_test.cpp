@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 #include <thread>
@@ -279,11 +280,59 @@ TEST_F(Caching, memory_ceases_to_be_watched_once_nothing_of_it_is_kept) {
   EXPECT_EQ(monitor_->forgotten[0].begin, pages(0, 4).begin);
 }
 
-TEST_F(Caching, what_is_unmapped_is_not_watched_any_more_and_what_was_replaced_is) {
-  touch(0, 4);
-  monitor_->tell(pages(0, 1));
+TEST_F(Caching, of_what_is_unmapped_in_part_the_pieces_that_are_left_are_forgotten) {
+  touch(0, 8);
+  touch(20, 1);
+  monitor_->tell(pages(2, 1));
+  monitor_->pieces = {pages(0, 2), pages(3, 2), pages(5, 30)};  // the last was joined to more
   cache_->trim();
-  EXPECT_TRUE(monitor_->forgotten.empty()) << "it may be somebody else's by now";
+  ASSERT_EQ(monitor_->forgotten.size(), 4u);
+  EXPECT_EQ(monitor_->forgotten[0].end, pages(0, 2).end);
+  EXPECT_EQ(monitor_->forgotten[1].end, pages(3, 2).end);
+  EXPECT_EQ(monitor_->forgotten[2].end, pages(5, 30).end);
+}
+
+TEST_F(Caching, a_piece_of_which_more_is_kept_goes_on_being_watched) {
+  touch(0, 8);
+  touch(20, 1);
+  monitor_->tell(pages(2, 1));
+  monitor_->pieces = {pages(0, 2), pages(3, 30)};
+  cache_->give_back_what_is_over();
+  ASSERT_EQ(monitor_->forgotten.size(), 1u);
+  EXPECT_EQ(monitor_->forgotten[0].end, pages(0, 2).end);
+}
+
+TEST_F(Caching, what_was_moved_is_not_watched_where_it_is_now) {
+  touch(0, 4);
+  touch(50, 1);
+  monitor_->tell(pages(0, 4));
+  monitor_->tell(pages(50, 4), Change::Kind::moved);
+  monitor_->tell(pages(70, 4), Change::Kind::moved);
+  touch(72, 1);  // somebody wants it by now
+  cache_->give_back_what_is_over();
+  size_t there = 0, wanted = 0;
+  for (const Range& range : monitor_->forgotten) {
+    there += range.begin == pages(50, 1).begin && range.end == pages(50, 4).end;
+    wanted += range.overlaps(pages(72, 1));
+  }
+  EXPECT_EQ(there, 1u);
+  EXPECT_EQ(wanted, 1u) << "forgotten when there was nothing of it, and watched again";
+  EXPECT_EQ(cache_->kept(), 1u);
+}
+
+TEST_F(Caching, what_was_moved_often_is_forgotten_however_often) {
+  touch(0, 4);
+  for (uint64_t i = 0; i < 40; ++i) monitor_->tell(pages(100 + 2 * i, 1), Change::Kind::moved);
+  cache_->give_back_what_is_over();
+  for (uint64_t i = 0; i < 40; ++i) {
+    EXPECT_TRUE(
+        std::any_of(monitor_->forgotten.begin(), monitor_->forgotten.end(),
+                    [&](const Range& range) { return range.covers(pages(100 + 2 * i, 1)); }))
+        << i;
+  }
+}
+
+TEST_F(Caching, what_was_replaced_can_be_kept_at_once) {
   touch(0, 4);
   monitor_->tell(pages(0, 1), Change::Kind::replaced);
   EXPECT_EQ(cache_->kept(), 0u);

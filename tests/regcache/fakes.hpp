@@ -71,6 +71,12 @@ class ToldMonitor final : public Monitor {
     watched.push_back(range);
     return range;
   }
+  Range piece_of(const Range& range) noexcept override {
+    for (const Range& one : pieces) {
+      if (one.overlaps(range)) return one;
+    }
+    return pieces.empty() ? range : Range{};
+  }
   void forget(const Range& range) noexcept override { forgotten.push_back(range); }
   bool is_settled() noexcept override { return settled; }
   void settle() noexcept override { ++asked_to_settle; }
@@ -87,6 +93,7 @@ class ToldMonitor final : public Monitor {
   bool stopped = false;
   int asked_to_settle = 0;
   Errc watches = Errc::ok;
+  std::vector<Range> pieces;  // of what is watched; none: it is one
   std::vector<Range> watched, forgotten;
 
  private:

@@ -55,6 +55,10 @@ void expect_found_out() {
   EXPECT_TRUE(mapped_alone_around(p.range(6, 1)).is_empty()) << "none";
   EXPECT_TRUE(mapped_alone_around(p.range(6, 2)).is_empty()) << "none at its beginning";
   EXPECT_FALSE(mapped_alone_around(p.range(0, 4)).is_empty()) << "three of them";
+  EXPECT_TRUE(are(first_mapped_alone_in(p.range(2, 4)), p.range(1, 2))) << "whole, if but a part";
+  EXPECT_TRUE(first_mapped_alone_in(p.range(4, 3)).is_empty()) << "shared, of a file, and none";
+  EXPECT_EQ(first_mapped_alone_in(p.range(4, 4)).begin, p.range(7, 1).begin) << "behind those";
+  EXPECT_TRUE(first_mapped_alone_in(p.range(6, 1)).is_empty()) << "the next is beyond";
 }
 
 TEST(Mappings, are_found_out) {

@@ -557,6 +557,49 @@ TEST_P(Steps, step_29_memory_that_the_application_watches_itself) {
   ::munmap(at, kLen);
 }
 
+// What is kept no more is free for another userfaultfd, whatever became of it.
+TEST_P(Steps, step_29_what_is_not_kept_any_more_is_not_watched) {
+  const char* why = nullptr;
+  auto theirs = open_userfault(why);
+  ASSERT_TRUE(theirs) << why;
+  constexpr size_t kAll = 64 * kPage;
+  uint8_t* const at = map(kAll);
+  fill(at, kAll);
+  keep(at, 4 * kPage);
+  ASSERT_EQ(::munmap(at + kPage, kPage), 0);
+  ASSERT_EQ(::munmap(at + 32 * kPage, kPage), 0);  // of which nothing was kept
+  uint8_t* const moved = kept(kLen);
+  uint8_t* const to = map(kLen);
+  ASSERT_EQ(::mremap(moved, kLen, kLen, MREMAP_MAYMOVE | MREMAP_FIXED, to), to);
+  expect_soon_kept(0);
+  cache_->trim();
+  const Range pieces[] = {pages_around(at, kPage), pages_around(at + 2 * kPage, 30 * kPage),
+                          pages_around(at + 33 * kPage, 31 * kPage), pages_around(to, kLen)};
+  for (const Range& piece : pieces) {
+    EXPECT_TRUE(register_range(theirs->get(), piece)) << (piece.begin - pieces[0].begin) / kPage;
+    unregister_range(theirs->get(), piece);
+  }
+  ::munmap(at, kAll);
+  ::munmap(to, kLen);
+}
+
+// By then it is another one's memory, which that goes on watching.
+TEST_P(Steps, step_29_what_has_become_the_applications_to_watch_stays_so) {
+  const char* why = nullptr;
+  auto theirs = open_userfault(why);
+  ASSERT_TRUE(theirs) << why;
+  uint8_t* const at = kept(kLen);
+  map(kLen, at, MAP_FIXED);
+  const Range range = pages_around(at, kLen);
+  ASSERT_TRUE(register_range(theirs->get(), range));
+  expect_soon_kept(0);
+  cache_->trim();
+  const UniqueFd third = std::move(*open_userfault(why));
+  EXPECT_EQ(register_range(third.get(), range).error(), Errc::busy);
+  unregister_range(theirs->get(), range);
+  ::munmap(at, kLen);
+}
+
 TEST_P(Steps, step_30_pages_are_written_out) {
   uint8_t* const at = kept(kLen);
   ::madvise(at, kLen, 21 /* MADV_PAGEOUT */);
