@@ -142,6 +142,29 @@ struct Shmat {
   }
 };
 
+bool takes_none(int rights) noexcept {
+  return (rights & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE);
+}
+
+struct Mprotect {
+  template <size_t kChain>
+  static int hook(void* addr, size_t len, int rights) {
+    auto* const call = next<HookedCall::mprotect, kChain, int(void*, size_t, int)>();
+    if (takes_none(rights)) return call(addr, len, rights);
+    const HookedChange change(addr, len, Of::pages, Told::by_nobody);
+    return call(addr, len, rights);
+  }
+};
+
+struct PkeyMprotect {
+  template <size_t kChain>
+  static int hook(void* addr, size_t len, int rights, int key) {
+    auto* const call = next<HookedCall::pkey_mprotect, kChain, int(void*, size_t, int, int)>();
+    const HookedChange change(addr, len, Of::pages, Told::by_nobody);
+    return call(addr, len, rights, key);
+  }
+};
+
 struct Ioctl {
   // As who calls it with two arguments, and as who has three.
   template <size_t kChain>
@@ -204,7 +227,7 @@ std::array<Row, kHookedCalls> rows() noexcept {
 // In the order of HookedCall.
 const std::array<Row, kHookedCalls>& hooks() noexcept {
   static const auto all = rows<Munmap, Mmap, Mremap, Madvise, ProcessMadvise, Brk, Sbrk, Shmat,
-                               Ioctl, Fork, Free, Realloc>();
+                               Mprotect, PkeyMprotect, Ioctl, Fork, Free, Realloc>();
   return all;
 }
 

@@ -34,17 +34,24 @@ enum class HookedCall : uint8_t {
   brk,
   sbrk,
   shmat,
+  mprotect,
+  pkey_mprotect,
   ioctl,  // UFFDIO_MOVE alone
   fork,   // _Fork(3), which runs no handlers of pthread_atfork(3)
   free,
   realloc,
 };
-inline constexpr size_t kHookedCalls = 12;
+inline constexpr size_t kHookedCalls = 14;
 
+// Pages stay what they are, and what was made for their rights may not be made any more.
+constexpr bool takes_rights_alone(HookedCall call) noexcept {
+  return call == HookedCall::mprotect || call == HookedCall::pkey_mprotect;
+}
 // It may change memory without a word of the kernel's to who watches that by userfaultfd(2).
 constexpr bool kernel_is_silent_of(HookedCall call) noexcept {
   return call == HookedCall::madvise || call == HookedCall::process_madvise ||
-         call == HookedCall::shmat || call == HookedCall::ioctl || call == HookedCall::fork;
+         call == HookedCall::shmat || takes_rights_alone(call) || call == HookedCall::ioctl ||
+         call == HookedCall::fork;
 }
 
 // A hook that calls `next` and is called as that is. 0: too many functions have been found for that

@@ -76,8 +76,9 @@ int look_at(dl_phdr_info* info, size_t, void* asked) {
   const LoadedObject object(*info);
   if (objects++ == 0) {  // the program itself
     for (size_t name = 0; name < names.defined.size(); ++name) {
-      // its own ioctl(2) says nothing of how its memory is changed
-      if (kCallsOfNames[name] == HookedCall::ioctl) continue;
+      // its own ioctl(2) or mprotect(2) says nothing of what it does with its memory's contents
+      const HookedCall call = kCallsOfNames[name];
+      if (call == HookedCall::ioctl || takes_rights_alone(call)) continue;
       found.program_defines_any = found.program_defines_any || object.contains(names.defined[name]);
     }
   }

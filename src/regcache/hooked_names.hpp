@@ -11,18 +11,19 @@
 namespace aperture::regcache {
 
 inline constexpr std::array kHookedNames = {
-    "munmap", "mmap",        "mmap64", "mremap",  "madvise",       "process_madvise",
-    "brk",    "sbrk",        "__sbrk", "shmat",   "ioctl",         "_Fork",
-    "free",   "__libc_free", "cfree",  "realloc", "__libc_realloc"};
+    "munmap", "mmap",        "mmap64", "mremap",   "madvise",       "process_madvise", "brk",
+    "sbrk",   "__sbrk",      "shmat",  "mprotect", "pkey_mprotect", "ioctl",           "_Fork",
+    "free",   "__libc_free", "cfree",  "realloc",  "__libc_realloc"};
 // What each of them calls.
 inline constexpr std::array<HookedCall, kHookedNames.size()> kCallsOfNames = {
-    HookedCall::munmap,  HookedCall::mmap,    HookedCall::mmap,
-    HookedCall::mremap,  HookedCall::madvise, HookedCall::process_madvise,
-    HookedCall::brk,     HookedCall::sbrk,    HookedCall::sbrk,
-    HookedCall::shmat,   HookedCall::ioctl,   HookedCall::fork,
-    HookedCall::free,    HookedCall::free,    HookedCall::free,
-    HookedCall::realloc, HookedCall::realloc};
-inline constexpr size_t kNameOfFree = 12, kNameOfRealloc = 15;
+    HookedCall::munmap, HookedCall::mmap,     HookedCall::mmap,
+    HookedCall::mremap, HookedCall::madvise,  HookedCall::process_madvise,
+    HookedCall::brk,    HookedCall::sbrk,     HookedCall::sbrk,
+    HookedCall::shmat,  HookedCall::mprotect, HookedCall::pkey_mprotect,
+    HookedCall::ioctl,  HookedCall::fork,     HookedCall::free,
+    HookedCall::free,   HookedCall::free,     HookedCall::realloc,
+    HookedCall::realloc};
+inline constexpr size_t kNameOfFree = 14, kNameOfRealloc = 17;
 
 struct HookedNames {
   // Static storage; nullptr: hooks would notice.

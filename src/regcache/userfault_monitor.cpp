@@ -26,7 +26,9 @@ Result<std::unique_ptr<UserfaultMonitor>> UserfaultMonitor::create(Cache& cache,
     UserfaultReader::close(*reader, cache);
     return is_full ? Errc::no_space : Errc::no_memory;
   }
-  monitor->put_its_hooks();
+  // busy: the next one to use the cache sees to it
+  const Status s = put_hooks(Hooks::beside_the_kernel, why);
+  if (!s && s.error() != Errc::busy) return s.error();
   return monitor;
 }
 
@@ -50,9 +52,7 @@ Result<Range> UserfaultMonitor::watch(const Range& range) noexcept {
 
 // All that was kept is as good as stale once nothing more is told.
 bool UserfaultMonitor::is_settled() noexcept {
-  // relaxed: it is said once, and a hit more or less with hooks is as right
-  const bool has_hooks = has_hooks_.load(std::memory_order_relaxed);
-  if (!has_stopped() && has_hooks && !hooks_are_whole(Hooks::beside_the_kernel)) return false;
+  if (!has_stopped() && !hooks_are_whole(Hooks::beside_the_kernel)) return false;
   if (reader_->is_settled()) return true;
   if (reader_->has_stopped() && !has_told_) {
     cache_.changes().put({{0, ~uint64_t{0}}, Change::Kind::unmapped});
@@ -63,19 +63,12 @@ bool UserfaultMonitor::is_settled() noexcept {
 
 // Something was loaded or unloaded, or hooks were written over.
 void UserfaultMonitor::settle() noexcept {
-  // relaxed: as above
-  if (!has_stopped() && has_hooks_.load(std::memory_order_relaxed)) put_its_hooks();
-}
-
-void UserfaultMonitor::put_its_hooks() noexcept {
   const char* why = "";
-  const Status s = put_hooks(Hooks::beside_the_kernel, why);
-  // busy, no_memory: the next one to use the cache sees to it
-  if (s.error() != Errc::not_supported || !has_hooks_.exchange(false)) return;
-  APERTURE_INFO(
-      "userfaultfd says nothing of guard pages, SHM_REMAP, UFFDIO_MOVE and _Fork, and the calls "
-      "for them cannot be hooked: %s",
-      why);
+  if (has_stopped() || put_hooks(Hooks::beside_the_kernel, why).error() != Errc::not_supported) {
+    return;
+  }
+  if (has_complained_.exchange(true)) return;
+  APERTURE_WARN("userfaultfd is silent of some calls, so the registration cache is off: %s", why);
 }
 
 Range UserfaultMonitor::piece_of(const Range& range) noexcept {

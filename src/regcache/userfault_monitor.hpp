@@ -3,12 +3,12 @@
 // Whoever unmaps, moves or drops watched memory, however it is called, waits in the kernel until
 // a thread of ours has read that it does (userfault_reader.hpp).
 //
-// What it cannot see: mprotect(2), and what is done to a file through a descriptor, so only memory
-// that is private and of no file is watched. Nor is the kernel's word there for guard pages of
-// madvise(2), shmat(2) with SHM_REMAP, pages that another userfaultfd moves away, and _Fork(3): the
-// calls for those are hooked (memhooks.hpp), so that a bare system call for one of them is all that
-// goes unnoticed. Where no call can be hooked, as in a program that is linked statically, none of
-// them is noticed. Threads: any.
+// What it cannot see is what is done to a file through a descriptor, so only memory that is private
+// and of no file is watched. Nor is the kernel's word there for guard pages of madvise(2), shmat(2)
+// with SHM_REMAP, pages that another userfaultfd moves away, rights that mprotect(2) takes, and
+// _Fork(3): the calls for those are hooked (memhooks.hpp), so that bare system calls for them are
+// all that goes unnoticed. Where no call can be hooked, as in a program that is linked statically,
+// there is no such monitor. Threads: any.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ namespace aperture::regcache {
 class UserfaultMonitor final : public Monitor {
  public:
   // Of that cache, which outlives it. `why`: static storage, where it fails. Errors: as
-  // UserfaultReader::open() and HookListener::open().
+  // UserfaultReader::open(), HookListener::open() and put_hooks().
   static Result<std::unique_ptr<UserfaultMonitor>> create(Cache& cache, const char*& why) noexcept;
   // The cache keeps nothing that is watched any more.
   ~UserfaultMonitor() override;
@@ -45,14 +45,13 @@ class UserfaultMonitor final : public Monitor {
   UserfaultMonitor(Cache& cache, std::shared_ptr<UserfaultReader> reader,
                    HookListener& listener) noexcept
       : cache_(cache), reader_(std::move(reader)), listener_(listener) {}
-  void put_its_hooks() noexcept;
 
   Cache& cache_;
   std::shared_ptr<UserfaultReader> reader_;
   HookListener& listener_;
   ForkRound round_;
-  std::atomic<bool> has_hooks_{true};  // false: there can be none, and the kernel's word is all
-  bool has_told_ = false;              // that it has stopped; guarded by the cache's lock
+  std::atomic<bool> has_complained_{false};
+  bool has_told_ = false;  // that it has stopped; guarded by the cache's lock
 };
 
 }  // namespace aperture::regcache

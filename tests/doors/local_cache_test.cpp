@@ -228,6 +228,26 @@ TEST_F(LocalCache, what_could_not_be_pinned_is_refused_and_says_so) {
   EXPECT_NE(said.find("fi_recv: not all of the 8 bytes"), std::string::npos) << said;
 }
 
+// What was kept for it is not relied on: the copy would be the end of the process.
+DOOR_ROLE(receives_into_what_was_writable) {
+  if (!say_to_parent()) return 1;
+  Play y;
+  const uint8_t* const from = map(1);
+  for (int i = 0; i < kRounds; ++i) y.sent(from, kPage);
+  ::mprotect(y.landing, kPage, PROT_READ);
+  Op op;
+  const int64_t into = fi_recv(y.p.b.ep(), y.landing, 8, nullptr, FI_ADDR_UNSPEC, &op);
+  const bool quiet = y.p.b.quiet(2);
+  ::mprotect(y.landing, kPage, PROT_READ | PROT_WRITE);
+  const bool right = into == -FI_EFAULT && quiet && y.sent(from, 8) == std::vector<uint8_t>(8);
+  return control.put(right) && right ? 0 : 2;
+}
+
+TEST_P(LocalCacheBy, memory_whose_rights_were_taken_is_refused_also_if_it_was_kept) {
+  const Said said = sender_of("receives_into_what_was_writable");
+  if (!is_there(said)) GTEST_SKIP() << why_not();
+}
+
 // --- for whom it is ---
 
 TEST_F(LocalCache, who_offers_fi_mr_local_registers_as_before) {

@@ -3,6 +3,7 @@
 #include "regcache/memhooks.hpp"
 
 #include <malloc.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -242,6 +243,17 @@ TEST_P(Hooks, what_a_call_touches_is_dropped_and_what_it_leaves_alone_is_not) {
   expect(1, "mmap, not over it");
   ::mmap(at + kLen - kPage, 2 * kPage, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
   expect(0, "mmap over it");
+  for (const int rights : {PROT_NONE, PROT_READ, PROT_WRITE, PROT_READ | PROT_EXEC}) {
+    ::mprotect(at + kLen - kPage, 1, rights);
+    expect(0, "mprotect, rights go");
+  }
+  ::mprotect(at, kLen, PROT_READ | PROT_WRITE);
+  ::mprotect(at + kLen, kPage, PROT_NONE);
+  expect(1, "mprotect that takes nothing of it");
+  ::ioctl(-1, 0xC028AA05 /* UFFDIO_MOVE */, nullptr);
+  expect(0, "pages may have been moved away");
+  ::ioctl(-1, 0xC028AA06, nullptr);
+  expect(1, "another ioctl");
   uint8_t* const other = map(kLen);
   ::mremap(other, kLen, kLen, MREMAP_MAYMOVE | MREMAP_FIXED, at);
   expect(0, "mremap to it");

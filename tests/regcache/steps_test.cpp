@@ -311,14 +311,27 @@ TEST_P(OfFiles, step_10_a_file_is_cut_and_grows_again) {
   ::munmap(at, kLen);
 }
 
-// The pages stay what they are: whoever copies finds out what is allowed.
+// The pages stay what they are, but what was made before cannot be had any more: who is asked for
+// it now may refuse.
 TEST_P(Steps, step_11_protection_changes) {
   uint8_t* const at = kept(kLen);
-  ASSERT_EQ(::mprotect(at, kLen, PROT_NONE), 0);
-  use(at, kLen);
+  auto before = use(at, kLen);
+  ASSERT_EQ(::mprotect(at + kPage, kPage, PROT_NONE), 0);
+  EXPECT_FALSE(cache_->acquire(at, kLen, Access::read_write)) << "it cannot be read";
+  EXPECT_EQ(cache_->kept(), 0u);
+  ASSERT_EQ(::mprotect(at, kLen, PROT_READ | PROT_WRITE), 0);
+  keep(at, kLen);
+  before = use(at, kLen);
   ASSERT_EQ(::mprotect(at, kLen, PROT_READ), 0);
+  EXPECT_NE(use(at, kLen), before);
   expect_exact(at, kLen);
   ASSERT_EQ(::mprotect(at, kLen, PROT_READ | PROT_WRITE), 0);
+  keep(at, kLen);
+  before = use(at, kLen);
+  ASSERT_EQ(::mprotect(at, kLen, PROT_READ | PROT_WRITE), 0);
+  EXPECT_EQ(use(at, kLen), before) << "nothing was taken";
+  ::pkey_mprotect(at, kLen, PROT_READ | PROT_WRITE, -1);
+  EXPECT_NE(use(at, kLen), before) << "a key may take what the rights give";
   fill(at, kLen);
   expect_exact(at, kLen);
   ::munmap(at, kLen);
