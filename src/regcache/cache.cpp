@@ -163,8 +163,8 @@ bool Cache::is_right(Entry& found) noexcept {
   }
   if (!told) {
     APERTURE_WARN("a registration of 0x%" PRIx64 " to 0x%" PRIx64
-                  " was kept although its memory has changed: %s, and %s has not told so; it is "
-                  "not used",
+                  " was kept although its memory has changed: %s, and %s has not told so, as of a "
+                  "bare system call; it is not used",
                   found.range.begin, found.range.end, why.c_str(), monitor_->name());
   }
   return false;

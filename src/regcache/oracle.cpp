@@ -66,20 +66,38 @@ std::unique_ptr<Oracle::View> Oracle::look(const Range& range, bool are_held) no
   }
 }
 
+namespace {
+
+// Which calls do that; what the monitor is told of is not among them by now.
+const char* calls_that_change(const Oracle::View::Page& was,
+                              const Oracle::View::Page& is) noexcept {
+  if (was.is_mapped && !is.is_mapped) return "munmap or mremap";
+  if (was.is_mapped != is.is_mapped || was.is_private != is.is_private || was.inode != is.inode) {
+    return "munmap and mmap, mmap with MAP_FIXED, or shmat with SHM_REMAP";
+  }
+  return "madvise with MADV_DONTNEED or guard pages, UFFDIO_MOVE, mremap, munmap and mmap, or "
+         "_Fork "
+         "or clone";
+}
+
+}  // namespace
+
 std::string Oracle::why_stale(const View& then, const View& now) {
   assert(then.range.begin == now.range.begin && then.pages.size() == now.pages.size());
   for (size_t i = 0; i < then.pages.size(); ++i) {
     const View::Page& was = then.pages[i];
     const View::Page& is = now.pages[i];
-    char text[200];
+    char text[320];
+    const char* const calls = calls_that_change(was, is);
     const uint64_t at = then.range.begin + i * page_size();
     if (was.is_mapped != is.is_mapped || was.is_private != is.is_private || was.inode != is.inode) {
-      std::snprintf(text, sizeof text, "at 0x%" PRIx64 " there is %s where there was %s", at,
-                    kind_of(is), kind_of(was));
+      std::snprintf(text, sizeof text, "at 0x%" PRIx64 " there is %s where there was %s, by %s", at,
+                    kind_of(is), kind_of(was), calls);
       return text;
     }
     if (was.frame != 0 && is.frame != was.frame) {
-      std::snprintf(text, sizeof text, "at 0x%" PRIx64 " there is another page than there was", at);
+      std::snprintf(text, sizeof text,
+                    "at 0x%" PRIx64 " there is another page than there was, by %s", at, calls);
       return text;
     }
   }

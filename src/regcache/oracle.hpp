@@ -35,7 +35,8 @@ class Oracle {
   // What is there now; nullptr where there is no memory for it.
   // `are_held`: whether its pages can be told by their frames.
   static std::unique_ptr<View> look(const Range& range, bool are_held) noexcept;
-  // What makes a resource stale that was made when memory looked like `then`: a sentence, or none.
+  // What makes a resource stale that was made when memory looked like `then`, and the calls that do
+  // so: a sentence, or none.
   static std::string why_stale(const View& then, const View& now);
 };
 

@@ -428,6 +428,37 @@ TEST_F(Checking, one_that_is_found_and_refused_is_no_hit) {
   EXPECT_EQ(counts.misses, 2u) << "one for each use";
 }
 
+// It names the calls that may have done it.
+class OracleSays : public testing::Test {
+ protected:
+  using Page = Oracle::View::Page;
+  static std::string of(const Page& was, const Page& is) {
+    const Range range{kBase, kBase + 2 * kPage};
+    const Page same{.frame = 7, .is_mapped = true, .is_private = true};
+    return Oracle::why_stale({range, {same, was}}, {range, {same, is}});
+  }
+  static constexpr Page kPrivate{.frame = 1, .is_mapped = true, .is_private = true};
+};
+
+TEST_F(OracleSays, nothing_of_what_is_the_same) {
+  EXPECT_EQ(of(kPrivate, kPrivate), "");
+  EXPECT_EQ(of({.is_mapped = true}, {.frame = 3, .is_mapped = true}), "") << "not told before";
+}
+
+TEST_F(OracleSays, what_puts_another_mapping_there) {
+  EXPECT_EQ(of(kPrivate, {.frame = 2, .inode = 9, .is_mapped = true}),
+            "at 0x10001000 there is shared memory where there was private memory, by munmap and "
+            "mmap, mmap with MAP_FIXED, or shmat with SHM_REMAP");
+  EXPECT_EQ(of(kPrivate, {}),
+            "at 0x10001000 there is nothing where there was private memory, by munmap or mremap");
+}
+
+TEST_F(OracleSays, what_puts_another_page_there) {
+  EXPECT_EQ(of(kPrivate, {.frame = 2, .is_mapped = true, .is_private = true}),
+            "at 0x10001000 there is another page than there was, by madvise with MADV_DONTNEED or "
+            "guard pages, UFFDIO_MOVE, mremap, munmap and mmap, or _Fork or clone");
+}
+
 // --- threads ---
 
 // What they use must never be given back under them, and what was told as changed before they ask

@@ -20,6 +20,9 @@ namespace {
 
 constexpr size_t kLen = 8 * kPage;
 
+// What is found out is said at `warn`, of which the environment is asked once.
+[[maybe_unused]] const int g_warned = ::setenv("APERTURE_LOG", "warn", 1);
+
 TEST_P(Steps, step_01_unmapped_and_mapped_again_at_the_same_address) {
   uint8_t* const at = kept(kLen);
   ASSERT_EQ(::munmap(at, kLen), 0);
@@ -637,8 +640,17 @@ TEST_P(Checked, step_17_a_bare_system_call_is_found_out) {
   // another kind of memory, since not everybody is told which page is where
   ASSERT_EQ(::mmap(at, kLen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), at);
   fill(at, kLen);
+  testing::internal::CaptureStderr();
   expect_exact(at, kLen);
+  const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_EQ(cache_->counts().caught, is_by_memhooks() ? 1u : 0u);
+  if (is_by_memhooks()) {
+    EXPECT_NE(
+        said.find("there is shared memory where there was private memory, by munmap and mmap, "
+                  "mmap with MAP_FIXED, or shmat with SHM_REMAP, and memhooks has not told"),
+        std::string::npos)
+        << said;
+  }
   expect_soon_kept(0);
   ::munmap(at, kLen);
 }
