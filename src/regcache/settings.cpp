@@ -37,12 +37,17 @@ Number number_of(const Variable& v, Number otherwise) noexcept {
   return otherwise;
 }
 
-bool is_on(const Variable& v) noexcept {
-  if (v.text == "0") return false;
-  if (!v.text.empty() && v.text != "1") {
+// A driver is asked about its memory at each use, so there is no monitor of it.
+void say_of_switch(const Variable& v) noexcept {
+  if (v.text.empty()) return;
+  if (v.text != "0" && v.text != "1") {
     APERTURE_WARN("%s=%s is neither 0 nor 1; it is taken as not set", v.name, v.text.data());
+    return;
   }
-  return true;
+  APERTURE_INFO(
+      "%s=%s switches nothing: no registration of device memory is kept, its driver is asked at "
+      "each use",
+      v.name, v.text.data());
 }
 
 MonitorKind monitor_of(const Variable& v) noexcept {
@@ -60,9 +65,9 @@ MonitorKind monitor_of(const Variable& v) noexcept {
 constexpr const char* kMaxSize = "FI_MR_CACHE_MAX_SIZE";
 constexpr const char* kMaxCount = "FI_MR_CACHE_MAX_COUNT";
 constexpr const char* kMonitor = "FI_MR_CACHE_MONITOR";
-constexpr const char* kCuda = "FI_MR_CUDA_CACHE_MONITOR_ENABLED";
-constexpr const char* kRocr = "FI_MR_ROCR_CACHE_MONITOR_ENABLED";
-constexpr const char* kZe = "FI_MR_ZE_CACHE_MONITOR_ENABLED";
+constexpr const char* kOfDevices[] = {"FI_MR_CUDA_CACHE_MONITOR_ENABLED",
+                                      "FI_MR_ROCR_CACHE_MONITOR_ENABLED",
+                                      "FI_MR_ZE_CACHE_MONITOR_ENABLED"};
 
 }  // namespace
 
@@ -73,9 +78,7 @@ Settings settings_of_environment() noexcept {
   s.monitor = monitor_of({kMonitor, std::getenv(kMonitor)});
   if (s.cache.max_bytes == 0 || s.cache.max_count == 0) s.monitor = MonitorKind::disabled;
   s.cache.check = setting_is("APERTURE_MR_CACHE_CHECK", "1");
-  s.cuda = is_on({kCuda, std::getenv(kCuda)});
-  s.rocr = is_on({kRocr, std::getenv(kRocr)});
-  s.ze = is_on({kZe, std::getenv(kZe)});
+  for (const char* const name : kOfDevices) say_of_switch({name, std::getenv(name)});
   return s;
 }
 

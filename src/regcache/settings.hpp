@@ -12,12 +12,11 @@ struct Settings {
   Options cache;
   // FI_MR_CACHE_MONITOR. disabled: nothing is kept; also where a limit is 0.
   MonitorKind monitor = MonitorKind::userfaultfd;
-  // FI_MR_CUDA_CACHE_MONITOR_ENABLED and so on: whether device memory may be kept. Nobody does.
-  bool cuda = true, rocr = true, ze = true;
 };
 
 // A value that means nothing is said to be so (APERTURE_LOG=warn): such a monitor switches the
-// cache off, such a number or switch is taken as not set.
+// cache off, such a number or switch is taken as not set. FI_MR_CUDA_CACHE_MONITOR_ENABLED and so
+// on switch nothing, since nothing is kept of device memory: at `info` each that is set is said to.
 Settings settings_of_environment() noexcept;
 
 }  // namespace aperture::regcache
