@@ -139,6 +139,8 @@ class Watched {
 
 class StepsBy : public testing::Test, protected Watched {
  protected:
+  static constexpr size_t kLen = 8 * kPage;
+
   explicit StepsBy(MonitorKind kind, const Options& options = {}) : Watched(kind, options) {}
   void SetUp() override {
     if (monitor_ == nullptr) GTEST_SKIP() << "no kernel feature: " << why_not_;
