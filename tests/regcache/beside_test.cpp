@@ -1,10 +1,12 @@
 // The steps again in processes that are set up as users' are: with another allocator, linked
-// statically, and with the hooks of UCX and of Open MPI, which came before ours or come later.
+// statically, and with the hooks of UCX and of Open MPI and libfabric's own monitors, which came
+// before ours or come later.
 #include <dlfcn.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
 
+#include "libfabric_monitor.h"
 #include "steps.hpp"
 
 namespace aperture::regcache::test {
@@ -155,6 +157,45 @@ TEST_P(HooksOf, step_19_theirs_come_later) {
     return testing::Test::HasFailure() ? 1 : 0;
   });
   EXPECT_EQ(status, 0);
+}
+
+// --- libfabric's own cache ---
+
+#if defined(LIBFABRIC_STEPS)
+constexpr bool kHasLibfabrics = true;
+#else
+constexpr bool kHasLibfabrics = false;
+#define LIBFABRIC_STEPS "/bin/true"
+#endif
+
+class LibfabricsOwn : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!kHasLibfabrics) GTEST_SKIP() << "no library here: libfabric.a, with its monitors in it";
+  }
+  void TearDown() override { ::unsetenv(kMonitorOfLibfabric); }
+};
+
+TEST_P(LibfabricsOwn, step_19_all_steps_pass_after_theirs) {
+  ::setenv(kMonitorOfLibfabric, GetParam(), 1);
+  const int status = run(LIBFABRIC_STEPS, nullptr, kAll);
+  if (status == kNotHere) GTEST_SKIP() << "no kernel feature: " << GetParam();
+  EXPECT_EQ(status, 0);
+}
+INSTANTIATE_TEST_SUITE_P(By, LibfabricsOwn, testing::Values("memhooks", "userfaultfd"),
+                         [](const auto& monitor) { return std::string(monitor.param); });
+
+TEST(LibfabricsOwnLater, steps_19_and_29_theirs_come_later) {
+  if (!kHasLibfabrics) GTEST_SKIP() << "no library here: libfabric.a, with its monitors in it";
+  for (const char* const test :
+       {"step_19_its_hooks_come_later", "step_29_its_userfaultfd_comes_later"}) {
+    for (const char* const monitor : {"userfaultfd", "memhooks"}) {
+      SCOPED_TRACE(std::string(test) + " by " + monitor);
+      EXPECT_EQ(
+          run(LIBFABRIC_STEPS, nullptr, "Beside/Libfabric." + std::string(test) + "/" + monitor),
+          0);
+    }
+  }
 }
 
 std::string name_of_others(const testing::TestParamInfo<Others>& info) {
