@@ -14,6 +14,17 @@ userfault = in_file("regcache/userfault_monitor.cpp", tests=STEPS)
 memhooks = in_file("regcache/memhooks_monitor.cpp", tests=HOOKS)
 listeners = in_file("regcache/hook_listeners.cpp", tests=HOOKS)
 settings = in_file("regcache/settings.cpp", tests=("regcache_settings", "door_local_cache"))
+calls = in_file("regcache/hooked_calls.cpp", tests=("regcache_steps", "regcache_memhooks"))
+words = in_file("regcache/memhooks.cpp", tests=("regcache_memhooks", "regcache_several"))
+linkage = in_file("regcache/linkage.cpp", tests=("regcache_memhooks",))
+watched = in_file("regcache/watched_pages.cpp", tests=("regcache_watched_pages",
+                                                       "regcache_memhooks"))
+stacks = in_file("regcache/thread_stacks.cpp", tests=("regcache_thread_stacks",))
+mappings = in_file("regcache/mappings.cpp", tests=("regcache_mappings",))
+oracle = in_file("regcache/oracle.cpp", tests=("regcache_cache",))
+changes = in_file("regcache/changes.cpp", tests=("regcache_changes", "regcache_cache"))
+forks = in_file("regcache/forks.cpp", tests=("regcache_steps",))
+kernel = in_file("regcache/userfault.cpp", tests=("regcache_steps", "regcache_races"))
 own = in_file("provider/own_registrations.cpp", tests=DOOR)
 
 CACHE_MUTATIONS = [
@@ -121,4 +132,81 @@ CACHE_MUTATIONS = [
              "    out.descriptors = are_read ? DescriptorRule::own_or_valid : DescriptorRule::own;",
              "    out.descriptors = DescriptorRule::own_or_valid;", file="provider/mr_mode.cpp",
              tests=DOOR),
+    # --- each hook ---
+    calls("what is mapped over", "    if ((flags & MAP_FIXED) == 0) return call(addr, len, prot, ",
+          "    if (fd != -2) return call(addr, len, prot, "),
+    calls("the place that something is moved to",
+          "    const HookedChange there(to, has_place ? len : 0);\n",
+          "    const HookedChange there(to, has_place ? 0 : 0);\n"),
+    calls("the kernel is silent of guard pages",
+          "return is_told(advice) ? Told::by_the_kernel : Told::by_nobody;",
+          "return is_told(advice) ? Told::by_the_kernel : Told::by_the_kernel;"),
+    calls("a segment may be attached over memory", "if ((flags & SHM_REMAP) == 0) return call",
+          "if (flags != -1) return call"),
+    calls("rights may be taken", "    if (takes_none(rights)) return call(addr, len, rights);\n",
+          "    if (rights != -1) return call(addr, len, rights);\n"),
+    calls("a key may take them", "    const HookedChange change(addr, len, Of::pages, "
+          "Told::by_nobody);\n    return call(addr, len, rights, key);",
+          "    return call(addr, len, rights, key);"),
+    calls("pages may be moved away", "if (static_cast<uint32_t>(request) != kMove) return call",
+          "if (request != 0) return call"),
+    calls("a fork without handlers is one", "    fork_begins();\n    const pid_t child",
+          "    return next<HookedCall::fork, kChain, pid_t()>()();\n    const pid_t child"),
+    listeners("beside the kernel what it tells nobody is heard",
+              "? told == Told::by_nobody && !range_.is_empty()", "? false"),
+    # --- hooks in words ---
+    words("what was called without hooks may have been anything", "    g_state.untold = true;\n"),
+    words("what is unloaded takes memory with it", " || loads_.subs != g_state.seen.subs) {",
+          ") {"),
+    words("hooks for a few calls are not all",
+          "(g_state.which == which || g_state.which == Hooks::all)",
+          "(g_state.which == which || true)"),
+    words("hooks that are written over are missed",
+          "      are = g_state.are_put = has_its_hook(g_state.words[g_state.look_next++]);\n",
+          "      ++g_state.look_next;\n"),
+    words("nobody takes them from who listens",
+          "      if (HookListener::any_open()) return false;\n"),
+    linkage("what was sealed is sealed again", "  ::mprotect(page, page_size(), PROT_READ);\n"),
+    linkage("a word of another name is left alone",
+            "if (*name != *names[i] || std::strcmp(name, names[i]) != 0) continue;",
+            "if (*name != *names[i]) continue;"),
+    # --- what is there ---
+    watched("neighbours of a block come and go", "  if (range.size() >= 3 * page_size()) {",
+            "  if (range.size() >= 3 * page_size() && false) {"),
+    watched("what is forgotten is not found", "word.fetch_and(~mask, std::memory_order_relaxed);",
+            "word.fetch_or(mask & 0, std::memory_order_relaxed);"),
+    stacks("any thread may have its stack there",
+           "if (thread != main_thread && is_on_that_of(thread, range, whole)) return true;",
+           ""),
+    stacks("where it cannot be found out it may be one",
+           "return place == Place::unknown || (place", "return (place",
+           reason="no kernel that these tests meet hides a thread's descriptor"),
+    mappings("memory of files is not alone", "seen.range.begin > at_ || !seen.is_alone()",
+             "seen.range.begin > at_"),
+    mappings("a hole is none", "if (seen.range.begin > at_ || !seen.is_alone()) return false;",
+             "if (!seen.is_alone()) return false;"),
+    mappings("what follows a hole is found", "    query.flags = flags;\n"),
+    oracle("frames tell of pages that are held alone", "    if (are_held) see_frames(*view);\n",
+           "    see_frames(*view);\n"),
+    oracle("what was not told before is no change",
+           "if (was.frame != 0 && is.frame != was.frame) {", "if (is.frame != was.frame) {"),
+    changes("what has no room is counted",
+            "      lost_.fetch_add(1, std::memory_order_release);\n"),
+    changes("a slot is taken when it is there",
+            "  if (slot.turn.load(std::memory_order_acquire) != pos + 1) return false;\n",
+            "  if (put_.load() == pos) return false;\n",
+            reason="a few instructions lie between a position and its slot: TSan sees it"),
+    forks("forks of the parent are none of a child's",
+          "::pthread_atfork(fork_begins, fork_is_over, forks_of_parent_are_over)",
+          "::pthread_atfork(fork_begins, fork_is_over, nullptr)"),
+    kernel("untouched pages are nobody's to fill", "asked.mode = UFFDIO_REGISTER_MODE_WP;",
+           "asked.mode = UFFDIO_REGISTER_MODE_MISSING;"),
+    kernel("a change that is under way is one", "return errno == EAGAIN ? Underway::some :",
+           "return errno == EAGAIN ? Underway::none :"),
+    userfault("what is loaded later has hooks too",
+              "if (!has_stopped() && !hooks_are_whole(Hooks::beside_the_kernel)) return false;",
+              ""),
+    reader("what another one watches is left to it",
+           "if (register_range(number_, range)) unregister_range", "unregister_range",
+           reason="Linux refuses that by itself since 6.17"),
 ]

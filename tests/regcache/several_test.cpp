@@ -48,6 +48,18 @@ TEST_P(Several, one_that_forgets_leaves_others_watching) {
   ::munmap(at, 2 * kPage);
 }
 
+TEST_P(Several, one_that_goes_leaves_the_hooks_to_others) {
+  uint8_t* const at = map(2 * kPage);
+  fill(at, 2 * kPage);
+  {
+    Watched other(GetParam());
+    keep(at, 2 * kPage);
+  }
+  ::mprotect(at, kPage, PROT_NONE);  // which calls alone tell
+  EXPECT_EQ(cache_->kept(), 0u) << "and they go on telling it, without another use";
+  ::munmap(at, 2 * kPage);
+}
+
 TEST_P(Several, come_and_go_while_others_are_told) {
   constexpr int kThreads = 4, kRounds = 60;
   uint8_t* const at = kept(2 * kPage);
@@ -73,6 +85,38 @@ TEST_P(Several, come_and_go_while_others_are_told) {
   }
   for (std::thread& thread : threads) thread.join();
   ::munmap(at, 2 * kPage);
+}
+
+// The hooks that one of them needs are a part of the other's: neither takes them for its own.
+TEST_P(Several, monitors_of_both_kinds_hear_what_each_has_to) {
+  const auto kOther = is_by_memhooks() ? MonitorKind::userfaultfd : MonitorKind::memhooks;
+  for (const bool goes : {false, true}) {
+    auto other = std::make_unique<Watched>(kOther);
+    if (other->monitor_ == nullptr) GTEST_SKIP() << "no kernel feature: " << other->why_not_;
+    uint8_t* const at = map(2 * kPage);
+    for (int i = 0; i < 3; ++i) {
+      for (Watched* const one : {static_cast<Watched*>(this), other.get()}) {
+        if (one == nullptr) continue;
+        one->fill(at, 2 * kPage);
+        one->keep(at, 2 * kPage);
+      }
+      if (goes) {
+        ::munmap(at, 2 * kPage);
+        map(2 * kPage, at, MAP_FIXED_NOREPLACE);
+        if (i == 1) other.reset();
+      } else {
+        ::mprotect(at, 2 * kPage, PROT_NONE);
+        ::mprotect(at, 2 * kPage, PROT_READ | PROT_WRITE);
+        EXPECT_EQ(cache_->kept(), 0u);
+        EXPECT_EQ(other->cache_->kept(), 0u);
+        map(2 * kPage, at, MAP_FIXED);
+      }
+      fill(at, 2 * kPage);
+      expect_exact(at, 2 * kPage);
+      if (other != nullptr) other->expect_exact(at, 2 * kPage);
+    }
+    ::munmap(at, 2 * kPage);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(By, Several, kMonitors, name_of);
