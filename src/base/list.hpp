@@ -28,6 +28,10 @@ class List {
   const T* front() const noexcept { return empty() ? nullptr : static_cast<const T*>(head_.next); }
   T* front() noexcept { return empty() ? nullptr : static_cast<T*>(head_.next); }
   T* back() noexcept { return empty() ? nullptr : static_cast<T*>(head_.prev); }
+  const T* after(const T* at) const noexcept {
+    const Hook* n = static_cast<const Hook*>(at)->next;
+    return n == &head_ ? nullptr : static_cast<const T*>(n);
+  }
   T* after(T* at) noexcept {
     Hook* n = static_cast<Hook*>(at)->next;
     return n == &head_ ? nullptr : static_cast<T*>(n);

@@ -99,67 +99,6 @@ class Mapped {
   const cu::Context context_;
 };
 
-class CudaDriver final : public Driver {
- public:
-  CudaDriver(const cu::Calls& calls, size_t count) : cu_(calls), devices_(count) {}
-
-  Kind kind() const noexcept override { return Kind::cuda; }
-  Result<std::shared_ptr<const Registration>> add(void* at, size_t len, int device,
-                                                  const char*& why) noexcept override;
-  bool has(const void* at) const noexcept override;
-  std::shared_ptr<const Registration> open(const Share& share, size_t len) noexcept override;
-  bool has_pinned(const void* at, size_t n) const noexcept override;
-  void* take_host(size_t n) noexcept override;
-  void give_host(void* at, size_t n) noexcept override;
-
-  // False: anything failed.
-  bool put(const Home& home, std::byte* at, const void* from, size_t n) noexcept {
-    return copy(home, [&](cu::Stream stream) { return submit_in(at, from, n, stream); });
-  }
-  bool get(const Home& home, void* to, const std::byte* at, size_t n) noexcept {
-    return copy(home, [&](cu::Stream stream) {
-      return cu_.cuMemcpyDtoHAsync(to, reinterpret_cast<cu::Pointer>(at), n, stream);
-    });
-  }
-  bool is_still(const std::byte* at, unsigned long long id) const noexcept;
-  bool share(const std::byte* at, unsigned long long id, const Home& home,
-             Share& out) const noexcept;
-  void unmap(cu::Context context, cu::Pointer at) noexcept;
-
- private:
-  // What is mapped of other processes, for who wants the same.
-  struct Known {
-    Share share;
-    std::weak_ptr<const Mapped> mapped;
-  };
-  struct Device {
-    std::atomic<cu::Context> primary{nullptr};  // retained for good; null: not used so far
-    SpareHandles streams;                       // of that context
-  };
-
-  // Calls submit(stream) for a copy in that home, and waits for it. False: anything failed.
-  template <typename Submit>
-  bool copy(const Home& home, Submit&& submit) noexcept;
-  int submit_in(std::byte* at, const void* from, size_t n, cu::Stream stream) const noexcept;
-  int device_named(const std::array<std::byte, 16>& name) const noexcept;
-  // By exception std::bad_alloc. Null: the driver does not map it.
-  std::shared_ptr<const Mapped> map(const Share& share, cu::Context context);
-
-  bool is_ours() const noexcept { return process_epoch() == made_in_; }
-  bool ask(const void* at, Facts& facts) const noexcept;
-  Result<Facts> check(const void* at, int device, const char*& why) const noexcept;
-  bool is_one_allocation(const Home& home, const void* at, size_t len, bool& whole) const noexcept;
-  bool find_home(const Facts& facts, Home& home) noexcept;
-  cu::Context primary_of(int device) noexcept;
-  cu::Context any_primary() noexcept;
-
-  const cu::Calls cu_;
-  const uint64_t made_in_ = process_epoch();
-  std::vector<Device> devices_;  // by ordinal
-  std::mutex mapping_;           // held while the driver maps or unmaps; guards what follows
-  std::vector<Known> known_;
-};
-
 // The context is current while this exists, and what was current before is so again afterwards.
 class InContext {
  public:
@@ -180,6 +119,89 @@ class InContext {
   const bool entered_;
 };
 
+class CudaDriver final : public Driver {
+ public:
+  CudaDriver(const cu::Calls& calls, size_t count) : cu_(calls), devices_(count) {}
+
+  Kind kind() const noexcept override { return Kind::cuda; }
+  Result<std::shared_ptr<const Registration>> add(void* at, size_t len, int device,
+                                                  const char*& why) noexcept override;
+  bool has(const void* at) const noexcept override;
+  std::shared_ptr<const Registration> open(const Share& share, size_t len) noexcept override;
+  bool has_pinned(const void* at, size_t n) const noexcept override;
+  void* take_host(size_t n) noexcept override;
+  void give_host(void* at, size_t n) noexcept override;
+
+  // False: anything failed.
+  bool put(const Home& home, std::byte* at, const void* from, size_t n) noexcept {
+    return copy(home, [&](cu::Stream on) { return submit_in(at, from, n, on); });
+  }
+  bool get(const Home& home, void* to, const std::byte* at, size_t n) noexcept {
+    return copy(home, [&](cu::Stream on) { return submit_out(to, at, n, on); });
+  }
+  // As Registration has them.
+  Flight::State begin_put(const Home& home, void*& stream, std::byte* at, const void* from,
+                          size_t n) noexcept {
+    const InContext inside(cu_, home.context);
+    const bool begun =
+        inside && begin(home, stream, [&](cu::Stream on) { return submit_in(at, from, n, on); });
+    return begun ? Flight::State::under_way : Flight::State::failed;
+  }
+  Flight::State begin_get(const Home& home, void*& stream, void* to, const std::byte* at,
+                          size_t n) noexcept {
+    const InContext inside(cu_, home.context);
+    const bool begun =
+        inside && begin(home, stream, [&](cu::Stream on) { return submit_out(to, at, n, on); });
+    return begun ? Flight::State::under_way : Flight::State::failed;
+  }
+  Flight::State settle(const Home& home, void* stream, bool wait) noexcept;
+  bool is_still(const std::byte* at, unsigned long long id) const noexcept;
+  bool share(const std::byte* at, unsigned long long id, const Home& home,
+             Share& out) const noexcept;
+
+  void unmap(cu::Context context, cu::Pointer at) noexcept;
+
+ private:
+  // What is mapped of other processes, for who wants the same.
+  struct Known {
+    Share share;
+    std::weak_ptr<const Mapped> mapped;
+  };
+  struct Device {
+    std::atomic<cu::Context> primary{nullptr};  // retained for good; null: not used so far
+    SpareHandles streams;                       // of that context
+  };
+
+  // All three with the home's context current. begin() calls submit(stream); false: failed.
+  template <typename Submit>
+  bool begin(const Home& home, cu::Stream& stream, Submit&& submit) noexcept;
+  void end(const Home& home, cu::Stream stream, bool copied) noexcept;
+  // The two, with a wait in between. False: anything failed.
+  template <typename Submit>
+  bool copy(const Home& home, Submit&& submit) noexcept;
+  int submit_in(std::byte* at, const void* from, size_t n, cu::Stream stream) const noexcept;
+  int submit_out(void* to, const std::byte* at, size_t n, cu::Stream stream) const noexcept {
+    return cu_.cuMemcpyDtoHAsync(to, reinterpret_cast<cu::Pointer>(at), n, stream);
+  }
+  int device_named(const std::array<std::byte, 16>& name) const noexcept;
+  // By exception std::bad_alloc. Null: the driver does not map it.
+  std::shared_ptr<const Mapped> map(const Share& share, cu::Context context);
+
+  bool is_ours() const noexcept { return process_epoch() == made_in_; }
+  bool ask(const void* at, Facts& facts) const noexcept;
+  Result<Facts> check(const void* at, int device, const char*& why) const noexcept;
+  bool is_one_allocation(const Home& home, const void* at, size_t len, bool& whole) const noexcept;
+  bool find_home(const Facts& facts, Home& home) noexcept;
+  cu::Context primary_of(int device) noexcept;
+  cu::Context any_primary() noexcept;
+
+  const cu::Calls cu_;
+  const uint64_t made_in_ = process_epoch();
+  std::vector<Device> devices_;  // by ordinal
+  std::mutex mapping_;           // held while the driver maps or unmaps; guards what follows
+  std::vector<Known> known_;
+};
+
 class CudaRegistration final : public Registration {
  public:
   CudaRegistration(CudaDriver& driver, const void* at, size_t len, unsigned long long id, Home home)
@@ -197,6 +219,19 @@ class CudaRegistration final : public Registration {
   }
   bool get(void* to, const std::byte* at, size_t n) const noexcept override {
     return driver_.is_still(at, id_) && driver_.get(home_, to, at, n);
+  }
+  Flight::State begin_put(void*& queue, std::byte* at, const void* from,
+                          size_t n) const noexcept override {
+    if (!driver_.is_still(at, id_)) return Flight::State::failed;
+    return driver_.begin_put(home_, queue, at, from, n);
+  }
+  Flight::State begin_get(void*& queue, void* to, const std::byte* at,
+                          size_t n) const noexcept override {
+    if (!driver_.is_still(at, id_)) return Flight::State::failed;
+    return driver_.begin_get(home_, queue, to, at, n);
+  }
+  Flight::State settle(void* queue, bool wait) const noexcept override {
+    return driver_.settle(home_, queue, wait);
   }
 
   CudaDriver& driver_;
@@ -219,6 +254,17 @@ class CudaShared final : public Registration {
   }
   bool get(void* to, const std::byte* at, size_t n) const noexcept override {
     return driver_.get(home_, to, at, n);
+  }
+  Flight::State begin_put(void*& queue, std::byte* at, const void* from,
+                          size_t n) const noexcept override {
+    return driver_.begin_put(home_, queue, at, from, n);
+  }
+  Flight::State begin_get(void*& queue, void* to, const std::byte* at,
+                          size_t n) const noexcept override {
+    return driver_.begin_get(home_, queue, to, at, n);
+  }
+  Flight::State settle(void* queue, bool wait) const noexcept override {
+    return driver_.settle(home_, queue, wait);
   }
 
   CudaDriver& driver_;
@@ -376,24 +422,43 @@ int CudaDriver::submit_in(std::byte* at, const void* from, size_t n,
 }
 
 template <typename Submit>
-bool CudaDriver::copy(const Home& home, Submit&& submit) noexcept {
-  const InContext inside(cu_, home.context);
-  if (!inside) return false;
-  cu::Stream stream = home.streams != nullptr ? home.streams->take() : nullptr;
-  bool submitted = stream != nullptr && submit(stream) == cu::kSuccess;
-  if (!submitted) {
+bool CudaDriver::begin(const Home& home, cu::Stream& stream, Submit&& submit) noexcept {
+  stream = home.streams != nullptr ? home.streams->take() : nullptr;
+  if (stream != nullptr) {
+    if (submit(stream) == cu::kSuccess) return true;
     // a kept one is no stream any more once the application has reset the device
-    if (stream != nullptr) cu_.cuStreamDestroy(stream);
-    if (cu_.cuStreamCreate(&stream, cu::kStreamNonBlocking) != cu::kSuccess) return false;
-    submitted = submit(stream) == cu::kSuccess;
-  }
-  assert(stream != nullptr);
-  const bool copied = submitted && cu_.cuStreamSynchronize(stream) == cu::kSuccess;
-  // one that has failed may have work left that is not another copy's to wait for
-  if (!copied || home.streams == nullptr || !home.streams->give(stream)) {
     cu_.cuStreamDestroy(stream);
   }
+  if (cu_.cuStreamCreate(&stream, cu::kStreamNonBlocking) != cu::kSuccess) return false;
+  assert(stream != nullptr);
+  if (submit(stream) == cu::kSuccess) return true;
+  cu_.cuStreamDestroy(stream);
+  return false;
+}
+
+void CudaDriver::end(const Home& home, cu::Stream stream, bool copied) noexcept {
+  assert(stream != nullptr);
+  // one that has failed may have work left that is not another copy's to wait for
+  if (!copied || home.streams == nullptr || !home.streams->give(stream))
+    cu_.cuStreamDestroy(stream);
+}
+
+template <typename Submit>
+bool CudaDriver::copy(const Home& home, Submit&& submit) noexcept {
+  const InContext inside(cu_, home.context);
+  cu::Stream stream = nullptr;
+  if (!inside || !begin(home, stream, submit)) return false;
+  const bool copied = cu_.cuStreamSynchronize(stream) == cu::kSuccess;
+  end(home, stream, copied);
   return copied;
+}
+
+Flight::State CudaDriver::settle(const Home& home, void* stream, bool wait) noexcept {
+  const InContext inside(cu_, home.context);  // asked all the same where that is gone
+  const int answer = wait ? cu_.cuStreamSynchronize(stream) : cu_.cuStreamQuery(stream);
+  if (!wait && answer == cu::kNotReady) return Flight::State::under_way;
+  end(home, stream, answer == cu::kSuccess);
+  return answer == cu::kSuccess ? Flight::State::copied : Flight::State::failed;
 }
 
 // ---- between processes --------------------------------------------------------------------------

@@ -19,6 +19,7 @@ using Pointer = unsigned long long;  // CUdeviceptr
 inline constexpr int kSuccess = 0;
 inline constexpr int kNotInitialized = 3;
 inline constexpr int kNoDevice = 100;
+inline constexpr int kNotReady = 600;
 
 // CUpointer_attribute
 inline constexpr int kContext = 1;        // Context
@@ -90,6 +91,7 @@ struct Calls {
   int (*const cuStreamCreate)(Stream* stream, unsigned flags) = find("cuStreamCreate");
   int (*const cuStreamSynchronize)(Stream stream) = find("cuStreamSynchronize");
   int (*const cuStreamDestroy)(Stream stream) = find("cuStreamDestroy_v2");
+  int (*const cuStreamQuery)(Stream stream) = find("cuStreamQuery");
   // Between processes; all four or none.
   int (*const cuDeviceGetUuid)(Uuid* uuid, Device device) = find.perhaps("cuDeviceGetUuid_v2");
   int (*const cuIpcGetMemHandle)(IpcHandle* handle, Pointer at) = find.perhaps("cuIpcGetMemHandle");

@@ -5,8 +5,9 @@
 // is loaded when its memory is first asked for, and what it lacks is said in a sentence. A process
 // that has no such memory never comes here but to ask find(), which loads nothing.
 //
-// Threads: any, in all calls. No copy and no question holds a lock of ours while the driver works;
-// only who asks for a driver that is being set up waits for that.
+// Threads: any, in all calls, but a Flight is one thread's at a time. No copy and no question holds
+// a lock of ours while the driver works; only who asks for a driver that is being set up waits for
+// that.
 #pragma once
 
 #include <array>
@@ -36,6 +37,39 @@ struct Share {
 };
 static_assert(sizeof(Share) == 104);
 
+class Registration;
+
+// A copy that goes on by itself, from Registration::begin_in() or begin_out() until it is over. The
+// registration and both places outlive it; whoever destroys one that is under way waits for it.
+class Flight {
+ public:
+  enum class State : uint8_t { none, under_way, copied, failed };
+
+  Flight() noexcept = default;
+  ~Flight() { finish(); }
+  Flight(const Flight&) = delete;
+  Flight& operator=(const Flight&) = delete;
+
+  bool is_under_way() const noexcept { return state_ == State::under_way; }
+  // Looks whether it is over, and does not wait.
+  State look() noexcept;
+  // Waits until it is; false: it has failed, and some may have been copied. Of none: true.
+  bool finish() noexcept;
+
+ private:
+  friend class Registration;
+  void note(const Registration& of, void* queue, State state) noexcept {
+    assert(state_ != State::under_way);
+    of_ = &of;
+    queue_ = queue;
+    state_ = state;
+  }
+
+  const Registration* of_ = nullptr;
+  void* queue_ = nullptr;  // the driver's; of one that is under way
+  State state_ = State::none;
+};
+
 // A range of device memory that somebody uses: the allocation that it was part of when it was
 // registered. Once that is freed both copies fail, although the address may be memory again.
 class Registration {
@@ -64,6 +98,24 @@ class Registration {
     assert(is_within(at, n));
     return n == 0 || get(to, at, n);
   }
+  // The same of n > 0 bytes, which go on while the caller does something else, where the driver can
+  // do that and the host memory is pinned (Driver::take_host). False: refused, none is under way.
+  [[nodiscard]] bool begin_in(Flight& flight, std::byte* at, const void* from,
+                              size_t n) const noexcept {
+    assert(is_within(at, n) && n != 0);
+    void* queue = nullptr;
+    const Flight::State state = begin_put(queue, at, from, n);
+    flight.note(*this, queue, state);
+    return state != Flight::State::failed;
+  }
+  [[nodiscard]] bool begin_out(Flight& flight, void* to, const std::byte* at,
+                               size_t n) const noexcept {
+    assert(is_within(at, n) && n != 0);
+    void* queue = nullptr;
+    const Flight::State state = begin_get(queue, to, at, n);
+    flight.note(*this, queue, state);
+    return state != Flight::State::failed;
+  }
 
  protected:
   Registration(const std::byte* at, size_t len) noexcept : at_(at), len_(len) {}
@@ -72,6 +124,21 @@ class Registration {
   // The copies, of n > 0 bytes.
   virtual bool put(std::byte* at, const void* from, size_t n) const noexcept = 0;
   virtual bool get(void* to, const std::byte* at, size_t n) const noexcept = 0;
+  // Begun: `queue` is whatever settle() knows it by. A driver that copies at once is over with it.
+  virtual Flight::State begin_put(void*& /*queue*/, std::byte* at, const void* from,
+                                  size_t n) const noexcept {
+    return put(at, from, n) ? Flight::State::copied : Flight::State::failed;
+  }
+  virtual Flight::State begin_get(void*& /*queue*/, void* to, const std::byte* at,
+                                  size_t n) const noexcept {
+    return get(to, at, n) ? Flight::State::copied : Flight::State::failed;
+  }
+  // Whether it is over, which ends it; with `wait`, once it is.
+  virtual Flight::State settle(void* /*queue*/, bool /*wait*/) const noexcept {
+    return Flight::State::failed;
+  }
+  friend class Flight;
+
   bool is_within(const std::byte* at, size_t n) const noexcept {
     return at >= at_ && n <= len_ && at - at_ <= static_cast<ptrdiff_t>(len_ - n);
   }
@@ -79,6 +146,17 @@ class Registration {
   const std::byte* const at_;
   const size_t len_;
 };
+
+inline Flight::State Flight::look() noexcept {
+  if (state_ == State::under_way) state_ = of_->settle(queue_, false);
+  return state_;
+}
+
+inline bool Flight::finish() noexcept {
+  if (state_ == State::under_way) state_ = of_->settle(queue_, true);
+  assert(state_ != State::under_way);
+  return state_ != State::failed;
+}
 
 class Driver {
  public:

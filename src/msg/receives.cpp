@@ -32,7 +32,8 @@ Status Receives::begin(qp::Qp& qp, const qp::Arrival& offer, Receive& r, uint64_
   assert(offer.where == qp::Arrival::Where::offered && want <= r.len);
   if ((r.completion & qp::kEntry) != 0) port_.rx_cq->reserve();
   on_their_way_.push_back(&r);
-  const Status s = qp.begin_receive(offer, {r.iov, r.iov_count, want, &r, preview});
+  qp::Told* const told = r.completion == qp::kTold && !preview ? &qp::told_of(r) : nullptr;
+  const Status s = qp.begin_receive(offer, {r.iov, r.iov_count, want, &r, preview, told});
   if (!s) arrive(r);
   return s;
 }

@@ -56,11 +56,15 @@ class PeerDevices {
   Copied copy_in(const memory::Registration& to, std::byte* at, const iovec& from) noexcept;
   Copied copy_out(const iovec& to, const memory::Registration& from, std::byte* at) noexcept;
   // kChunkBytes of host memory that the device's driver has pinned, until the next call here for
-  // memory of that driver's. Null: there are none.
+  // memory of that driver's. Null: there are none. (There are as many more behind, for the copies
+  // above: what is longer than a chunk goes through both in turn, and the driver copies one while
+  // the CPU copies the other.)
   std::byte* stand_in(const memory::Registration& device) noexcept;
 
  private:
   static constexpr size_t kMost = 64;
+
+  static constexpr size_t kStandIns = 2;
 
   bool names_pinned(const memory::Registration& device, const iovec& host) const noexcept;
 

@@ -125,7 +125,8 @@ ssize_t stage(Work& work, const char* call, std::initializer_list<StagedArgument
       arg.places->stand_in(*staging, work.iovs[arg.which].data(), work.pieces_of(arg.which),
                            arg.way);
     }
-    if (const Status begun = staging->begin(); !begun) return begun;
+    const bool piecewise = work.kind == Work::Kind::send || work.kind == Work::Kind::write;
+    if (const Status begun = staging->begin(piecewise); !begun) return begun;
     work.staging = std::move(staging);
     return {};
   });

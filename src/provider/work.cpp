@@ -127,17 +127,63 @@ qp::Cq* queue_of(const Work& w) noexcept {
 
 void Work::on_done(const qp::Completion& entry) noexcept {
   assert(is_told() && (state == State::starting || state == State::started));
-  if (staging != nullptr && !staging->bring_back(is_receive() ? entry.len : ~uint64_t{0})) {
-    qp::CompletionError error;
-    error.entry = entry;
-    error.err = Errc::bad_buffer;
+  if (staging == nullptr || !staging->brings_back()) return succeed(entry);
+  outcome.entry = entry;
+  begin_return(is_receive() ? entry.len : ~uint64_t{0});
+}
+
+// An error is always told, wherever the completion queue is, unless the endpoint is being closed.
+void Work::on_failed(qp::CompletionError&& error) noexcept {
+  assert(state == State::starting || state == State::started);
+  if (staging == nullptr) return fail(std::move(error));
+  if (error.err != Errc::truncated) {
+    staging->stop();
+    return fail(std::move(error));
+  }
+  outcome = std::move(error);
+  begin_return(outcome.entry.len);
+}
+
+Work::Filled Work::filled() const noexcept {
+  return staging != nullptr ? staging->filled() : Filled{};
+}
+
+void Work::on_arrived(uint64_t through) noexcept {
+  if (staging == nullptr || !staging->brings_back()) return;
+  staging->note_arrived(through, false);
+  if (staging->has_more()) queue->watch(*this);
+}
+
+// What is short goes back at once: a driver takes as long for a copy as a few polls do. But nothing
+// overtakes what came before it.
+void Work::begin_return(uint64_t len) noexcept {
+  if (body->closing) {
+    staging->stop();
+    return queue->end(*this);
+  }
+  const bool is_first = !queue->is_any_returning(*body);
+  const bool at_once = is_first && staging->is_short(outcome.entry.len);
+  staging->note_arrived(len, true);
+  if (at_once) static_cast<void>(staging->bring_back());
+  if (is_first && staging->is_over()) return end_return();
+  queue->begin_return(*this);
+}
+
+void Work::end_return() noexcept {
+  assert(staging->is_over());
+  if (staging->has_failed()) {
+    outcome.err = Errc::bad_buffer;
     static_cast<void>(no_throw([&] {
-      error.sentence =
+      outcome.sentence =
           "what came could not be copied to the device: its driver refused, or the "
           "memory is not what was registered any more";
     }));
-    return on_failed(std::move(error));
   }
+  if (outcome.err == Errc::ok) return succeed(outcome.entry);
+  fail(std::move(outcome));
+}
+
+void Work::succeed(const qp::Completion& entry) noexcept {
   if (wants_entry) {
     qp::Completion own = entry;
     own.context = context;
@@ -152,14 +198,9 @@ void Work::on_done(const qp::Completion& entry) noexcept {
   queue->end(*this);
 }
 
-// An error is always told, wherever the completion queue is, unless the endpoint is being closed.
-void Work::on_failed(qp::CompletionError&& error) noexcept {
-  assert(state == State::starting || state == State::started);
+void Work::fail(qp::CompletionError&& error) noexcept {
   error.entry.context = context;
-  if (staging != nullptr) {
-    if (error.err == Errc::truncated) static_cast<void>(staging->bring_back(error.entry.len));
-    if (error.entry.buf != nullptr) error.entry.buf = buf;
-  }
+  if (staging != nullptr && error.entry.buf != nullptr) error.entry.buf = buf;
   if (!body->closing) {
     if (qp::Cq* const cq = queue_of(*this)) cq->push_error(std::move(error));
     qp::Counter* const counter = !is_deferred || wants_entry ? counter_of(*this) : nullptr;
@@ -212,16 +253,66 @@ Status WorkQueue::start_staged(Work& work) noexcept {
   assert(begun_ && work.is_staged && work.trigger == nullptr);
   all_.push_back(&work);
   work.state = Work::State::starting;
+  if (work.filled().is_late) watch(work);
   const Status s = post(work);
   work.state = Work::State::started;
   if (!s) {
-    all_.remove(&work);
+    take_out(work);
   } else if (work.over) {
     drop(work);
-  } else {
+  } else if (!work.is_returning) {
     started_.push_back(&work);
   }
   return s;
+}
+
+// ---- copies of drivers' -------------------------------------------------------------------------
+
+namespace {
+
+using CopyingHook = BasicListHook<CopyingWork>;
+
+}  // namespace
+
+void WorkQueue::watch(Work& work) noexcept {
+  assert(work.staging != nullptr);
+  if (static_cast<CopyingHook&>(work).linked()) return;
+  copying_.push_back(&work);
+  engine_.on_posted();
+}
+
+void WorkQueue::begin_return(Work& work) noexcept {
+  assert(!work.is_returning);
+  if (work.state == Work::State::started) started_.remove(&work);
+  if (static_cast<CopyingHook&>(work).linked()) copying_.remove(&work);
+  work.is_returning = true;
+  watch(work);
+}
+
+bool WorkQueue::is_any_returning(const EpBody& body, const Work* before) const noexcept {
+  for (const Work* w = copying_.front(); w != nullptr && w != before; w = copying_.after(w)) {
+    if (w->is_returning && w->body == &body) return true;
+  }
+  return false;
+}
+
+// A driver that copies at once does so here, a chunk of each operation with each poll.
+bool WorkQueue::go_on_copying() noexcept {
+  constexpr int kMostAtATime = 4;
+  bool any = false;
+  int left = kMostAtATime;
+  for (Work *w = copying_.front(), *next = nullptr; w != nullptr && left > 0; w = next, --left) {
+    next = copying_.after(w);
+    w->staging->go_on();
+    if (w->is_returning) {
+      if (!w->staging->is_over() || is_any_returning(*w->body, w)) continue;
+      w->end_return();
+      any = true;
+    } else if (!w->staging->has_more()) {
+      copying_.remove(w);
+    }
+  }
+  return any;
 }
 
 void WorkQueue::make_due(Work& work) noexcept {
@@ -237,10 +328,11 @@ void WorkQueue::run_soon(bool from_call) noexcept {
 }
 
 bool WorkQueue::poll(uint64_t) noexcept {
-  if (due_.empty()) return false;
+  const bool copied = !copying_.empty() && go_on_copying();
+  if (due_.empty()) return copied;
   const uint64_t before = rounds_;
   run();
-  return !blocked_ && rounds_ != before;
+  return copied || (!blocked_ && rounds_ != before);
 }
 
 // What is started may move counters, and so make more due, behind the others.
@@ -327,13 +419,19 @@ void WorkQueue::end(Work& work) noexcept {
     work.over = true;
     return;
   }
-  started_.remove(&work);
+  if (!work.is_returning) started_.remove(&work);
   drop(work);
 }
 
-// It is in no list but that of all.
-void WorkQueue::drop(Work& work) noexcept {
+// Of the lists of all, and of what is copied.
+void WorkQueue::take_out(Work& work) noexcept {
   all_.remove(&work);
+  if (static_cast<CopyingHook&>(work).linked()) copying_.remove(&work);
+}
+
+// It is in no other list.
+void WorkQueue::drop(Work& work) noexcept {
+  take_out(work);
   if (work.trigger != nullptr) work.trigger->uses.drop();
   if (work.completes != nullptr) work.completes->uses.drop();
   if (work.target != nullptr) work.target->uses.drop();
@@ -383,8 +481,16 @@ void WorkQueue::flush(const Cntr* trigger) noexcept {
   });
 }
 
+// What is returning to a device is not copied any further, and not told of; what a driver copies
+// now is waited for.
 void WorkQueue::forget(const EpBody& body) noexcept {
   take_back_all([&body](const Work& w) { return w.body == &body; });
+  for (Work *w = copying_.front(), *next = nullptr; w != nullptr; w = next) {
+    next = copying_.after(w);
+    if (w->body != &body || !w->is_returning) continue;
+    w->staging->stop();
+    drop(*w);
+  }
 }
 
 Status WorkQueue::cancel(EpBody& body, void* context) noexcept {

@@ -25,17 +25,19 @@
 
 namespace aperture::provider {
 
-struct AllWork;  // tag of the list of all
-struct Work final : ListHook, BasicListHook<AllWork>, qp::Told {
+struct AllWork;      // tag of the list of all
+struct CopyingWork;  // of those of which a driver copies
+struct Work final : ListHook, BasicListHook<AllWork>, BasicListHook<CopyingWork>, qp::Told {
   enum class Kind : uint8_t { send, recv, recv_multi, read, write, atomic, cntr_set, cntr_add };
   enum class State : uint8_t { waiting, due, starting, started };
 
   Kind kind = Kind::send;
   State state = State::waiting;
-  bool over = false;         // it came to its end while it was being started
-  bool is_deferred = false;  // FI_QUEUE_WORK: what counts is `completes`
-  bool is_staged = false;    // some of its buffers are in a device
-  bool wants_entry = false;  // of what is told: FI_COMPLETION
+  bool over = false;          // it came to its end while it was being started
+  bool is_deferred = false;   // FI_QUEUE_WORK: what counts is `completes`
+  bool is_staged = false;     // some of its buffers are in a device
+  bool wants_entry = false;   // of what is told: FI_COMPLETION
+  bool is_returning = false;  // all of it has come, and is on its way to the device
   WorkQueue* queue = nullptr;
   EpBody* body = nullptr;     // null: of a counter
   Cntr* trigger = nullptr;    // null: staged
@@ -57,6 +59,7 @@ struct Work final : ListHook, BasicListHook<AllWork>, qp::Told {
   std::array<std::array<std::byte, qp::kInjectBytes>, 2> injected;
   std::unique_ptr<Staging> staging;  // of what is staged
   void* buf = nullptr;               // and the application's first buffer
+  qp::CompletionError outcome;       // of one that is returning; err == ok: it has succeeded
 
   uint64_t flags() const noexcept;  // of its completion
   bool is_receive() const noexcept { return kind == Kind::recv || kind == Kind::recv_multi; }
@@ -66,6 +69,16 @@ struct Work final : ListHook, BasicListHook<AllWork>, qp::Told {
   bool is_told() const noexcept { return is_deferred || is_staged; }
   void on_done(const qp::Completion& entry) noexcept override;
   void on_failed(qp::CompletionError&& error) noexcept override;
+  Filled filled() const noexcept override;
+  void on_arrived(uint64_t through) noexcept override;
+
+  // It is returning, and its driver has nothing more to copy.
+  void end_return() noexcept;
+
+ private:
+  void begin_return(uint64_t len) noexcept;
+  void succeed(const qp::Completion& entry) noexcept;
+  void fail(qp::CompletionError&& error) noexcept;
 };
 
 // What becomes of a work request that a call has made: it is kept in `work`.
@@ -120,6 +133,13 @@ class WorkQueue final : private link::Chore<WorkQueue>, private nic::Engine::Pol
   // The endpoint closes: what waits is dropped.
   void forget(const EpBody& body) noexcept;
 
+  // A driver copies for it from now on. `is_returning`: behind all others that are.
+  void watch(Work& work) noexcept;
+  void begin_return(Work& work) noexcept;
+  // Whether another of that endpoint's is returning, before `work` if that is given: it is told of
+  // first.
+  bool is_any_returning(const EpBody& body, const Work* before = nullptr) const noexcept;
+
   // For counters: that is due.
   void make_due(Work& work) noexcept;
   // from_call: as in qp::ArrivalListener.
@@ -130,16 +150,18 @@ class WorkQueue final : private link::Chore<WorkQueue>, private nic::Engine::Pol
   friend class link::Chore<WorkQueue>;
 
   bool poll(uint64_t polls) noexcept override;
-  bool is_due() const noexcept { return !due_.empty(); }
-  bool is_blocked() const noexcept { return blocked_; }
+  bool is_due() const noexcept { return !due_.empty() || !copying_.empty(); }
+  bool is_blocked() const noexcept { return blocked_ && copying_.empty(); }
   void wind_up(link::Pollable&) noexcept override {}
 
   void run() noexcept;
+  bool go_on_copying() noexcept;
   bool start(Work& work) noexcept;
   Status post(Work& work) noexcept;
   void fail(Work& work, Errc why) noexcept;
   void end(Work& work) noexcept;
   void drop(Work& work) noexcept;
+  void take_out(Work& work) noexcept;
   void take_back(Work& work) noexcept;
   template <typename Which>
   size_t take_back_all(Which&& which) noexcept;
@@ -148,7 +170,8 @@ class WorkQueue final : private link::Chore<WorkQueue>, private nic::Engine::Pol
   Pool<Work> works_;
   List<Work, AllWork> all_;
   List<Work> due_;
-  List<Work> started_;  // to be told of
+  List<Work> started_;               // to be told of
+  List<Work, CopyingWork> copying_;  // looked at with each poll
   uint64_t numbers_ = 0;
   uint64_t rounds_ = 0;
   bool running_ = false;

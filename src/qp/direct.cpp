@@ -97,6 +97,13 @@ bool DirectRma::put(Wqe& wqe) noexcept {
       n = std::min(n, in_device ? protect::kDeviceChunkBytes : protect::kChunkBytes);
     }
     if (n > budget) return false;
+    if (wqe.completion == kTold) [[unlikely]] {
+      if (wqe.kind == WqeKind::read) {
+        told_of(wqe).on_arrived(wqe.done);
+      } else if (!is_filled(wqe, wqe.done + n)) {
+        return has_failed(wqe);
+      }
+    }
     if (wqe.range_done == 0 && (whole.len > n || n == 0)) {
       // the whole range first: an operation that will be refused changes nothing
       wqe.denial = would_refuse(wqe, whole);

@@ -87,9 +87,17 @@ void OfferReceiver::on_data(const SoundHead& head) noexcept {
     core_.break_protocol("a message whose buffer is not there");  // or its sender waits for ever
     return;
   }
+  // Chunks are numbered in their order, and what is sent of them comes in order: all before is
+  // there but for what is left of ours.
+  const uint64_t end_of_run = offset + bytes.len;
+  const uint64_t through = in.chunk_left != 0 ? std::min(in.chunk_at, end_of_run) : end_of_run;
   in.got += bytes.len;
   last_data_ = ticks();
-  if (in.got == want) end(index, Errc::ok);
+  if (in.got == want) {
+    end(index, Errc::ok);
+  } else if (in.receive.told != nullptr) {
+    in.receive.told->on_arrived(through);
+  }
 }
 
 void OfferReceiver::end(uint32_t index, Errc err) noexcept {

@@ -54,10 +54,11 @@ Wqe* OfferSender::find(Wild<uint64_t> id) noexcept {
 void OfferSender::take_claim_word(Wqe& wqe) noexcept {
   wqe.claim = wire::kNoClaim;
   std::atomic<uint64_t>* words = core_.lane->claims_out;
-  // a peer without slots to pin in, of another user say, is not shown our addresses
+  // a peer without slots to pin in, of another user say, is not shown our addresses, and nobody
+  // memory that is not filled yet
   const bool may_pull = words != nullptr && core_.lane->direct.watched != nullptr;
-  const bool reachable =
-      may_pull && wqe.iov_count == 1 && !wqe.inject && wqe.len <= kMaxMessageBytes;
+  const bool reachable = may_pull && wqe.iov_count == 1 && !wqe.inject &&
+                         wqe.len <= kMaxMessageBytes && !filled_of(wqe).is_late;
   if (!reachable || claims_used_ == ~uint32_t{0}) return;
   static_assert(link::Lane::kClaims == 32);
   wqe.claim = static_cast<uint32_t>(__builtin_ctz(~claims_used_));
@@ -122,6 +123,22 @@ bool OfferSender::next_chunk(Wqe& wqe) noexcept {
   return true;
 }
 
+// Whether the bytes of the next piece are there. False: not yet, or it has failed.
+bool OfferSender::is_filled(Wqe& wqe) noexcept {
+  const Told::Filled filled = told_of(wqe).filled();
+  if (!filled.is_late) return true;
+  assert(wqe.claim == wire::kNoClaim);
+  const uint64_t at =
+      wqe.chunk_at != wqe.chunk_end ? wqe.chunk_at : wqe.next_chunk * transport::kClaimChunk;
+  if (filled.covers(std::min(wqe.granted, at + core_.lane->piece_bytes))) return true;
+  if (filled.has_failed) {
+    fail(wqe, Errc::bad_buffer);
+  } else {
+    goes_on_ = true;
+  }
+  return false;
+}
+
 // As far as there is room, until `end` bytes have been moved for the peer. True: everything that is
 // ours to push has been pushed.
 bool OfferSender::push_chunks(Wqe& wqe, uint64_t end) noexcept {
@@ -134,6 +151,8 @@ bool OfferSender::push_chunks(Wqe& wqe, uint64_t end) noexcept {
       goes_on_ = true;
       return false;
     }
+    if (wqe.completion == kTold && !is_filled(wqe)) [[unlikely]]
+      return false;
     // room first: a chunk that was claimed has to be pushed, nobody else will
     const auto piece = static_cast<uint32_t>(core_.lane->piece_bytes);
     if (!tx.room(2) || !core_.lane.payload().has_room_for_response_bytes(piece)) return false;

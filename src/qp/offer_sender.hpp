@@ -21,7 +21,7 @@ class OfferSender {
   // make room as fast as we fill it. True: something moved.
   bool push() noexcept;
   bool has_granted() const noexcept { return !granted_.empty(); }
-  // There was room for more than one poll may push.
+  // There was room for more than one poll may push, or for more than there is so far.
   bool goes_on() const noexcept { return goes_on_ && has_granted(); }
   // Every offer ends with that, or with what has gone wrong with it.
   void end_all(Errc why) noexcept;
@@ -32,6 +32,7 @@ class OfferSender {
 
  private:
   bool push_chunks(Wqe& wqe, uint64_t end) noexcept;
+  bool is_filled(Wqe& wqe) noexcept;
   bool next_chunk(Wqe& wqe) noexcept;
   void take_claim_word(Wqe& wqe) noexcept;
   void fail(Wqe& wqe, Errc why) noexcept;

@@ -137,6 +137,8 @@ void Pending::on_result(const SoundHead& head) noexcept {
   }
   wqe.done += len;
   assert(wqe.done <= wqe.len);
+  if (wqe.completion == kTold && wqe.error == Errc::ok) [[unlikely]]
+    told_of(wqe).on_arrived(wqe.done);
   core_.target.restart_clock();  // the owner is at it
   // In order: with the whole of this result, everything before it has been executed, and what was
   // refused of it has been told before.

@@ -83,6 +83,7 @@ struct Receive {
   uint64_t want = 0;       // bytes to receive, at most the offered length
   void* cookie = nullptr;  // msg/'s own
   bool preview = false;    // the first `want` bytes, at least one; the message stays on offer
+  Told* told = nullptr;    // of its bytes, as they come; null: nobody is
 };
 
 class MessageSink {

@@ -126,8 +126,11 @@ bool Qp::anything_arrived() const noexcept {
 }
 
 bool Qp::needs_polling() const noexcept {
-  if (core_.state != QpState::ready || !core_.one_sided.is_allowed()) return false;
+  if (core_.state != QpState::ready) return false;
   const Wqe* next = core_.queue.front();
+  // its bytes come without a ring
+  if (next != nullptr && next->kind == WqeKind::write && filled_of(*next).is_late) return true;
+  if (!core_.one_sided.is_allowed()) return false;
   return direct_.may_claim_head() || (next != nullptr && direct_.may_go_soon(*next)) ||
          receiver_.could_pull();
 }

@@ -147,6 +147,8 @@ bool RmaRequester::put_write_pieces(Wqe& wqe) noexcept {
     assert(wqe.range_done <= range.len);
     const uint64_t left = range.len - wqe.range_done;
     const auto n = static_cast<uint32_t>(std::min(left, core_.lane->piece_bytes));
+    if (wqe.completion == kTold && !is_filled(wqe, wqe.done + n)) [[unlikely]]
+      return has_failed(wqe);
     if (!responses_.room_for_piece(1)) return has_failed(wqe);
     const bool last = wqe.range_at + 1 == wqe.range_count && n == left;
     const ShownKey key = core_.shown(range.key);

@@ -31,6 +31,19 @@ class Told {
   virtual void on_done(const Completion& entry) noexcept = 0;
   virtual void on_failed(CompletionError&& error) noexcept = 0;
 
+  // Of what it sends or writes: how many bytes of its buffers are there, which may be more with
+  // each poll. What is late is shown to no peer, and waited for without a ring.
+  struct Filled {
+    uint64_t bytes = ~uint64_t{0};
+    bool is_late = false;     // they were not all there when it was posted
+    bool has_failed = false;  // and there will be no more
+    bool covers(uint64_t end) const noexcept { return end <= bytes; }
+  };
+  virtual Filled filled() const noexcept { return {}; }
+  // So many bytes of a long message, or of what it reads, are in its buffers, from the first on.
+  // Advice: not each is told of, and of some operations none.
+  virtual void on_arrived(uint64_t /*through*/) noexcept {}
+
  protected:
   ~Told() = default;
 };
@@ -45,6 +58,11 @@ template <typename Operation>
 Told& told_of(const Operation& operation) noexcept {
   assert(operation.completion == kTold && operation.context != nullptr);
   return *static_cast<Told*>(operation.context);
+}
+// Told::filled() of any.
+template <typename Operation>
+Told::Filled filled_of(const Operation& operation) noexcept {
+  return operation.completion == kTold ? told_of(operation).filled() : Told::Filled{};
 }
 
 // SendWr::delivery: when it completes beyond having been sent.

@@ -102,6 +102,13 @@ inline uint64_t asked_of(const Wqe& wqe) noexcept {
   for (size_t i = 0; i < wqe.range_at; ++i) asked += wqe.ranges[i].len;
   return asked;
 }
+// Of a write: whether its bytes are there up to `end`. False: not yet, or it has failed.
+inline bool is_filled(Wqe& wqe, uint64_t end) noexcept {
+  const Told::Filled filled = filled_of(wqe);
+  if (filled.covers(end)) return true;
+  if (filled.has_failed) wqe.error = Errc::bad_buffer;
+  return false;
+}
 // What it asks of the regions that it names.
 inline protect::Rights need_of(const Wqe& wqe) noexcept {
   using transport::AtomicKind;

@@ -321,4 +321,8 @@ void Devices::fail(size_t nth) {
   if (is_standin()) call<standin_fail_fn>("standin_fail")(nth);
 }
 
+void Devices::set_rate(size_t mb_per_s) {
+  if (is_standin()) call<standin_rate_fn>("standin_rate")(mb_per_s);
+}
+
 }  // namespace aperture::test

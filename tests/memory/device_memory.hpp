@@ -53,6 +53,7 @@ class Devices {
   bool is_standin() const;
   standin_counts counts() const;
   void fail(size_t nth);
+  void set_rate(size_t mb_per_s);
 
  protected:
   explicit Devices(void* library) : library_(library) {}

@@ -347,5 +347,52 @@ TEST_P(Contexts, memory_is_copied_again_after_the_device_was_reset) {
   EXPECT_TRUE(added.registration->copy_out(&value, memory.at(), sizeof value));
 }
 
+TEST_P(Drivers, copies_that_were_begun_go_on_at_one_time) {
+  constexpr size_t kEach = 256 * 1024;
+  DeviceMemory memory(devices(), 2 * kEach);
+  const Added added = add(memory.at(), 2 * kEach);
+  ASSERT_NE(added.registration, nullptr) << added.why;
+  auto* const host = static_cast<std::byte*>(driver().take_host(2 * kEach));
+  ASSERT_NE(host, nullptr);
+  const std::vector<std::byte> bytes = pattern(2 * kEach, 5);
+  std::copy(bytes.begin(), bytes.end(), host);
+  const memory::Registration& to = *added.registration;
+  {
+    Flight first, second, never;
+    EXPECT_FALSE(never.is_under_way());
+    EXPECT_EQ(never.look(), Flight::State::none);
+    EXPECT_TRUE(never.finish());
+    ASSERT_TRUE(to.begin_in(first, memory.at(), host, kEach));
+    ASSERT_TRUE(to.begin_in(second, memory.at() + kEach, host + kEach, kEach));
+    if (devices().is_standin() && kind() == Kind::cuda) {
+      EXPECT_GE(devices().counts().at_once, 2u);
+      EXPECT_EQ(first.look(), Flight::State::under_way);
+    }
+    while (first.look() == Flight::State::under_way) {
+    }
+    EXPECT_EQ(first.look(), Flight::State::copied);
+    EXPECT_TRUE(second.finish());
+    std::fill_n(host, 2 * kEach, std::byte{});
+    ASSERT_TRUE(to.begin_out(first, host, memory.at(), kEach));
+    ASSERT_TRUE(to.begin_out(second, host + kEach, memory.at() + kEach, kEach));
+  }  // which waits for both
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), host));
+  driver().give_host(host, 2 * kEach);
+}
+
+TEST_P(Drivers, a_copy_of_memory_that_was_freed_does_not_begin) {
+  DeviceMemory memory(devices(), 4096);
+  const Added added = add(memory.at(), 4096);
+  ASSERT_NE(added.registration, nullptr) << added.why;
+  std::byte* const at = memory.at();
+  ASSERT_TRUE(memory.free());
+  Flight flight;
+  std::byte byte{};
+  EXPECT_FALSE(added.registration->begin_in(flight, at, &byte, 1));
+  EXPECT_FALSE(added.registration->begin_out(flight, &byte, at, 1));
+  EXPECT_FALSE(flight.is_under_way());
+  EXPECT_FALSE(flight.finish());
+}
+
 }  // namespace
 }  // namespace aperture::memory

@@ -111,6 +111,29 @@ TEST_P(FailingDrivers, a_copy_that_was_refused_leaves_none_under_way) {
   }
 }
 
+TEST_P(FailingDrivers, a_copy_that_was_begun_ends_either_way) {
+  DeviceMemory memory(devices(), 4096);
+  const Added added = add(memory.at(), 4096);
+  ASSERT_NE(added.registration, nullptr) << added.why;
+  void* const context = devices().current();
+  int failed = 0;
+  for (const bool looks : {false, true}) {
+    with_each_failure([&] {
+      int value = 3;
+      Flight flight;
+      bool copied = added.registration->begin_in(flight, memory.at(), &value, sizeof value);
+      while (looks && flight.look() == Flight::State::under_way) {
+      }
+      copied = flight.finish() && copied;
+      failed += !copied;
+      EXPECT_EQ(devices().current(), context);
+      EXPECT_EQ(devices().counts().loose, 0u);
+      EXPECT_LE(devices().counts().queues, 1);
+    });
+  }
+  EXPECT_GE(failed, 2);
+}
+
 TEST_P(FailingDrivers, an_address_is_found_or_not) {
   DeviceMemory memory(devices(), 4096);
   with_each_failure([&] { static_cast<void>(driver().has(memory.at())); });

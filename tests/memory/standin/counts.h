@@ -16,6 +16,7 @@ struct standin_counts {
   size_t calls;       /* that could have failed, so far */
   size_t shared;      /* alive: allocations of other processes */
   size_t loose;       /* copies under way in queues that were destroyed: they land some day */
+  size_t at_once;     /* the most copies that were under way at one time */
 };
 
 /* "a stand-in for <library>: it has no device" */
@@ -23,3 +24,6 @@ typedef const char* standin_says_fn(void);
 typedef void standin_count_fn(struct standin_counts* to);
 /* The nth call from now fails that can fail, counted from 1; 0: none. */
 typedef void standin_fail_fn(size_t nth);
+/* How fast its device copies what is not waited for at once, in bytes per microsecond; 0: as fast
+ * as it can. */
+typedef void standin_rate_fn(size_t mb_per_s);

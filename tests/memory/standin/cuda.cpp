@@ -22,7 +22,8 @@ using standin::memory;
 using standin::Place;
 
 constexpr int kOk = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotInitialized = 3,
-              kInvalidDevice = 101, kInvalidContext = 201, kInvalidHandle = 400, kUnknown = 999;
+              kInvalidDevice = 101, kInvalidContext = 201, kInvalidHandle = 400, kNotReady = 600,
+              kUnknown = 999;
 constexpr int kDevices = 2;
 
 struct Context {
@@ -35,6 +36,8 @@ struct Copy {
   void* to;
   const void* from;
   size_t n;
+  uint64_t over_at;
+  bool looked;  // somebody has asked for it
 };
 
 struct Stream {
@@ -139,7 +142,10 @@ int copy_later(void* to, const void* from, size_t n, const void* device_side, vo
   const std::lock_guard guard(state().lock);
   if (!state().is_stream(stream) || stream->context != now()) return kInvalidHandle;
   if (!reachable) return kInvalidValue;
-  stream->under_way.push_back({to, from, n});
+  stream->under_way.push_back({to, from, n, standin::copy_engine().begin(n), false});
+  size_t at_once = 0;
+  for (const Stream& each : state().streams) at_once += each.under_way.size();
+  if (at_once > counted().at_once) counted().at_once = at_once;
   return kOk;
 }
 
@@ -411,24 +417,56 @@ STANDIN_EXPORT int cuStreamCreate(void** stream, unsigned flags) {
   return kOk;
 }
 
+namespace {
+
+// What a call that asks for a stream's copies begins with. Where it fails it is they that have.
+int begin_to_ask(Stream* stream) {
+  const int error = begin();
+  if (error == kOk) return kOk;
+  const std::lock_guard guard(state().lock);
+  if (state().is_stream(stream)) stream->under_way.clear();
+  return error;
+}
+
+int do_copies(const std::vector<Copy>& copies) {
+  for (const Copy& copy : copies) {
+    if (!memory().copy(copy.to, copy.from, copy.n)) return kInvalidValue;
+  }
+  return kOk;
+}
+
+}  // namespace
+
 STANDIN_EXPORT int cuStreamSynchronize(void* handle) {
   auto* stream = static_cast<Stream*>(handle);
-  if (const int error = begin()) {
-    const std::lock_guard guard(state().lock);
-    if (state().is_stream(stream)) stream->under_way.clear();  // it is the copies that have failed
-    return error;
-  }
+  if (const int error = begin_to_ask(stream)) return error;
   std::vector<Copy> copies;
   {
     const std::lock_guard guard(state().lock);
     if (!state().is_stream(stream)) return kInvalidHandle;
     copies.swap(stream->under_way);
   }
-  if (!copies.empty()) take_time();
-  for (const Copy& copy : copies) {
-    if (!memory().copy(copy.to, copy.from, copy.n)) return kInvalidValue;
+  if (!copies.empty()) {
+    take_time();
+    standin::CopyEngine::wait(copies.back().over_at);
   }
-  return kOk;
+  return do_copies(copies);
+}
+
+STANDIN_EXPORT int cuStreamQuery(void* handle) {
+  auto* stream = static_cast<Stream*>(handle);
+  if (const int error = begin_to_ask(stream)) return error;
+  std::vector<Copy> copies;
+  {
+    const std::lock_guard guard(state().lock);
+    if (!state().is_stream(stream)) return kInvalidHandle;
+    if (!stream->under_way.empty()) {
+      Copy& last = stream->under_way.back();
+      if (!standin::CopyEngine::is_over(last.over_at, last.looked)) return kNotReady;
+    }
+    copies.swap(stream->under_way);
+  }
+  return do_copies(copies);
 }
 
 STANDIN_EXPORT int cuStreamDestroy_v2(void* handle) {

@@ -3,11 +3,14 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
 namespace standin {
 
@@ -171,6 +174,46 @@ Counters& counted() {
   return all;
 }
 
+namespace {
+
+// 0: no model
+std::atomic<uint64_t>& bytes_per_us() {
+  static const char* const text = std::getenv("STANDIN_MB_PER_S");
+  static std::atomic<uint64_t> rate{text != nullptr ? std::strtoull(text, nullptr, 0) : 0};
+  return rate;
+}
+
+uint64_t now_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+}  // namespace
+
+uint64_t CopyEngine::begin(size_t n) {
+  constexpr uint64_t kEachNs = 5000;  // what a copy takes however short it is
+  if (bytes_per_us() == 0) return 1;
+  const std::lock_guard guard(lock_);
+  free_at_ = std::max(free_at_, now_ns()) + n * 1000 / bytes_per_us();
+  return free_at_ + kEachNs;
+}
+
+bool CopyEngine::is_over(uint64_t when, bool& looked) {
+  const bool before = std::exchange(looked, true);
+  return bytes_per_us() == 0 ? before : now_ns() >= when;
+}
+
+void CopyEngine::wait(uint64_t when) {
+  while (bytes_per_us() != 0 && now_ns() < when) {
+  }
+}
+
+CopyEngine& copy_engine() {
+  static CopyEngine& one = *new CopyEngine();
+  return one;
+}
+
 bool fails() {
   const size_t number = ++counted().calls;
   return number == fails_at.load();
@@ -180,8 +223,12 @@ bool fails() {
 
 STANDIN_EXPORT void standin_count(standin_counts* to) {
   const standin::Counters& now = standin::counted();
-  *to = {now.copies,  now.bytes,  now.allocations, now.queues, now.contexts,
-         now.watches, now.marked, now.calls,       now.shared, now.loose};
+  *to = {now.copies, now.bytes, now.allocations, now.queues, now.contexts, now.watches,
+         now.marked, now.calls, now.shared,      now.loose,  now.at_once};
+}
+
+STANDIN_EXPORT void standin_rate(size_t mb_per_s) {
+  standin::bytes_per_us() = mb_per_s;
 }
 
 STANDIN_EXPORT void standin_fail(size_t nth) {

@@ -76,8 +76,24 @@ class Memory {
 
 struct Counters {
   std::atomic<size_t> copies{0}, bytes{0}, allocations{0}, queues{0}, contexts{0}, watches{0},
-      marked{0}, calls{0}, shared{0}, loose{0};
+      marked{0}, calls{0}, shared{0}, loose{0}, at_once{0};
 };
+
+// A device's way for copies: one after the other, each at the rate of standin_rate(), which is
+// STANDIN_MB_PER_S in the beginning. It is a model of time alone. Without a rate, what is asked for
+// is over when somebody waits for it, or has looked once.
+class CopyEngine {
+ public:
+  // n bytes: when they are there, on the clock of is_over(). Never 0.
+  uint64_t begin(size_t n);
+  static bool is_over(uint64_t when, bool& looked);
+  static void wait(uint64_t when);
+
+ private:
+  std::mutex lock_;
+  uint64_t free_at_ = 0;
+};
+CopyEngine& copy_engine();
 
 // The one of this library; never destroyed.
 Memory& memory();
