@@ -28,6 +28,7 @@
 #include "base/fork.hpp"
 #include "base/no_throw.hpp"
 #include "memory/cuda_api.hpp"
+#include "memory/mappings.hpp"
 #include "memory/spare_handles.hpp"
 #include "memory/vendors.hpp"
 
@@ -56,9 +57,6 @@ constexpr const char* kSaidNo =
     "CUDA's driver refused to look at the memory: an earlier error of a kernel may have ended its "
     "context.";
 
-// What the driver takes from a device at a time; it begins at a multiple of that.
-constexpr size_t kBlockBytes = size_t{2} << 20;
-
 // What CUDA knows of an address.
 struct Facts {
   cu::Context context = nullptr;  // null: of no context (a memory pool, cuMemMap)
@@ -72,31 +70,6 @@ struct Facts {
 struct Home {
   cu::Context context = nullptr;
   SpareHandles* streams = nullptr;  // null: none are kept, the context is the application's own
-};
-
-class CudaDriver;
-
-// An allocation of another process, mapped into this one; unmapped at the end.
-class Mapped {
- public:
-  Mapped(CudaDriver& driver, cu::Context context) noexcept : driver_(driver), context_(context) {}
-  ~Mapped();
-  Mapped(const Mapped&) = delete;
-  Mapped& operator=(const Mapped&) = delete;
-
-  // Where [offset, offset + len) of it lies; null: not inside.
-  std::byte* place_of(uint64_t offset, uint64_t len) const noexcept {
-    if (offset > size || len > size - offset) return nullptr;
-    return reinterpret_cast<std::byte*>(at + offset);
-  }
-
-  // Filled by who opens it; 0: it is not mapped.
-  cu::Pointer at = 0;
-  size_t size = 0;
-
- private:
-  CudaDriver& driver_;
-  const cu::Context context_;
 };
 
 // The context is current while this exists, and what was current before is so again afterwards.
@@ -119,7 +92,7 @@ class InContext {
   const bool entered_;
 };
 
-class CudaDriver final : public Driver {
+class CudaDriver final : public Driver, private Mappings {
  public:
   CudaDriver(const cu::Calls& calls, size_t count) : cu_(calls), devices_(count) {}
 
@@ -127,7 +100,8 @@ class CudaDriver final : public Driver {
   Result<std::shared_ptr<const Registration>> add(void* at, size_t len, int device,
                                                   const char*& why) noexcept override;
   bool has(const void* at) const noexcept override;
-  std::shared_ptr<const Registration> open(const Share& share, size_t len) noexcept override;
+  std::shared_ptr<const Registration> open(const Share& share, size_t len,
+                                           pid_t owner) noexcept override;
   bool has_pinned(const void* at, size_t n) const noexcept override;
   void* take_host(size_t n) noexcept override;
   void give_host(void* at, size_t n) noexcept override;
@@ -159,14 +133,7 @@ class CudaDriver final : public Driver {
   bool share(const std::byte* at, unsigned long long id, const Home& home,
              Share& out) const noexcept;
 
-  void unmap(cu::Context context, cu::Pointer at) noexcept;
-
  private:
-  // What is mapped of other processes, for who wants the same.
-  struct Known {
-    Share share;
-    std::weak_ptr<const Mapped> mapped;
-  };
   struct Device {
     std::atomic<cu::Context> primary{nullptr};  // retained for good; null: not used so far
     SpareHandles streams;                       // of that context
@@ -184,8 +151,8 @@ class CudaDriver final : public Driver {
     return cu_.cuMemcpyDtoHAsync(to, reinterpret_cast<cu::Pointer>(at), n, stream);
   }
   int device_named(const std::array<std::byte, 16>& name) const noexcept;
-  // By exception std::bad_alloc. Null: the driver does not map it.
-  std::shared_ptr<const Mapped> map(const Share& share, cu::Context context);
+  bool map(const Share& share, cu::Context context, Mapped& mapped) const noexcept;
+  void unmap(const Mapped& mapped) noexcept override;
 
   bool is_ours() const noexcept { return process_epoch() == made_in_; }
   bool ask(const void* at, Facts& facts) const noexcept;
@@ -198,8 +165,6 @@ class CudaDriver final : public Driver {
   const cu::Calls cu_;
   const uint64_t made_in_ = process_epoch();
   std::vector<Device> devices_;  // by ordinal
-  std::mutex mapping_;           // held while the driver maps or unmaps; guards what follows
-  std::vector<Known> known_;
 };
 
 class CudaRegistration final : public Registration {
@@ -271,10 +236,6 @@ class CudaShared final : public Registration {
   const std::shared_ptr<const Mapped> mapped_;
   const Home home_;
 };
-
-Mapped::~Mapped() {
-  if (at != 0) driver_.unmap(context_, at);
-}
 
 bool CudaDriver::ask(const void* at, Facts& facts) const noexcept {
   int attributes[] = {cu::kContext, cu::kMemoryType, cu::kBufferId, cu::kIsManaged,
@@ -477,8 +438,7 @@ bool CudaDriver::share(const std::byte* at, unsigned long long id, const Home& h
   const auto place = reinterpret_cast<cu::Pointer>(at);
   const InContext inside(cu_, home.context);
   if (!inside || cu_.cuMemGetAddressRange(&base, &size, place) != cu::kSuccess ||
-      base % kBlockBytes != 0 || size % kBlockBytes != 0 ||
-      cu_.cuIpcGetMemHandle(&handle, base) != cu::kSuccess ||
+      !has_its_blocks(base, size) || cu_.cuIpcGetMemHandle(&handle, base) != cu::kSuccess ||
       cu_.cuDeviceGetUuid(&uuid, facts.device) != cu::kSuccess) {
     return false;
   }
@@ -503,49 +463,36 @@ int CudaDriver::device_named(const std::array<std::byte, 16>& name) const noexce
   return -1;
 }
 
-std::shared_ptr<const Mapped> CudaDriver::map(const Share& share, cu::Context context) {
-  auto mapped = std::make_shared<Mapped>(*this, context);
-  const std::lock_guard guard(mapping_);
-  std::erase_if(known_, [](const Known& known) { return known.mapped.expired(); });
-  for (const Known& known : known_) {
-    if (known.share.id != share.id || known.share.device != share.device ||
-        known.share.handle != share.handle) {
-      continue;
-    }
-    if (auto there = known.mapped.lock()) return there;
-  }
-  known_.push_back({share, mapped});
+bool CudaDriver::map(const Share& share, cu::Context context, Mapped& mapped) const noexcept {
   cu::IpcHandle handle{};
   std::memcpy(handle.bytes, share.handle.data(), share.handle.size());
+  cu::Pointer at = 0;
   cu::Pointer base = 0;
   size_t size = 0;
   const InContext inside(cu_, context);
-  if (!inside || cu_.cuIpcOpenMemHandle(&mapped->at, handle, cu::kLazyPeerAccess) != cu::kSuccess) {
-    mapped->at = 0;
-    known_.pop_back();
-    return nullptr;
-  }
-  // one of unknown size holds nothing
-  if (cu_.cuMemGetAddressRange(&base, &size, mapped->at) == cu::kSuccess && base == mapped->at)
-    mapped->size = size;
-  return mapped;
+  if (!inside || cu_.cuIpcOpenMemHandle(&at, handle, cu::kLazyPeerAccess) != cu::kSuccess)
+    return false;
+  mapped.at = reinterpret_cast<std::byte*>(at);
+  mapped.in = context;
+  if (cu_.cuMemGetAddressRange(&base, &size, at) == cu::kSuccess && base == at) mapped.size = size;
+  return true;
 }
 
-void CudaDriver::unmap(cu::Context context, cu::Pointer at) noexcept {
+void CudaDriver::unmap(const Mapped& mapped) noexcept {
   if (!is_ours()) return;
-  const std::lock_guard guard(mapping_);
-  const InContext inside(cu_, context);
-  if (inside) cu_.cuIpcCloseMemHandle(at);
+  const InContext inside(cu_, mapped.in);
+  if (inside) cu_.cuIpcCloseMemHandle(reinterpret_cast<cu::Pointer>(mapped.at));
 }
 
-std::shared_ptr<const Registration> CudaDriver::open(const Share& share, size_t len) noexcept {
+std::shared_ptr<const Registration> CudaDriver::open(const Share& share, size_t len,
+                                                     pid_t owner) noexcept {
   if (!is_ours() || !cu_.has_shares() || len == 0) return nullptr;
   const int device = device_named(share.device);
   const cu::Context context = device >= 0 ? primary_of(device) : nullptr;
   if (context == nullptr) return nullptr;
   const Home home{context, &devices_[static_cast<size_t>(device)].streams};
   auto opened = no_throw([&]() -> Result<std::shared_ptr<const Registration>> {
-    std::shared_ptr<const Mapped> mapped = map(share, context);
+    auto mapped = find(share, owner, [&](Mapped& one) { return map(share, context, one); });
     std::byte* const at = mapped != nullptr ? mapped->place_of(share.offset, len) : nullptr;
     if (at == nullptr) return Errc::not_supported;
     return std::shared_ptr<const Registration>(

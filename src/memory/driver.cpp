@@ -116,10 +116,10 @@ Driver* in_use(Kind kind) noexcept {
   return driver != nullptr ? driver : place.get_if_in_use(loads_so_far());
 }
 
-std::shared_ptr<const Registration> open(const Share& share, size_t len) noexcept {
+std::shared_ptr<const Registration> open(const Share& share, size_t len, pid_t owner) noexcept {
   if (share.kind >= kKinds || len == 0) return nullptr;  // any byte may have come
   Driver* const driver = in_use(static_cast<Kind>(share.kind));
-  return driver != nullptr ? driver->open(share, len) : nullptr;
+  return driver != nullptr ? driver->open(share, len, owner) : nullptr;
 }
 
 Driver* find(const void* at) noexcept {

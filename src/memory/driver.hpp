@@ -6,9 +6,11 @@
 // that has no such memory never comes here but to ask find(), which loads nothing.
 //
 // Threads: any, in all calls, but a Flight is one thread's at a time. No copy and no question holds
-// a lock of ours while the driver works; only who asks for a driver that is being set up waits for
-// that.
+// a lock of ours while the driver works; only who asks for a driver that is being set up, or for
+// what another process shares, may wait.
 #pragma once
+
+#include <sys/types.h>
 
 #include <array>
 #include <cassert>
@@ -177,13 +179,11 @@ class Driver {
   // look-up of the driver's.
   virtual bool has(const void* at) const noexcept = 0;
 
-  // `len` bytes of what another process shares, for as long as this is held, whatever becomes of
-  // them there: that its registration goes on is for the caller to see to. Every byte of the share
-  // may be anything. Null: they are not to be had.
-  virtual std::shared_ptr<const Registration> open(const Share& /*share*/,
-                                                   size_t /*len*/) noexcept {
-    return nullptr;
-  }
+  // `len` bytes of what another process, `owner`, shares, for as long as this is held, whatever
+  // becomes of them there: that its registration goes on is for the caller to see to. Every byte of
+  // the share may be anything. Null: they are not to be had.
+  virtual std::shared_ptr<const Registration> open(const Share& share, size_t len,
+                                                   pid_t owner) noexcept = 0;
 
   // Whether n > 0 bytes there are host memory that the driver has pinned, so that a copy may name
   // them: they stay, whatever the application does.
@@ -206,9 +206,9 @@ Result<Driver*> driver(Kind kind, const char*& why) noexcept;
 // Loads no library.
 Driver* in_use(Kind kind) noexcept;
 
-// `len` > 0 bytes of what another process shares (Driver::open), by the driver that this process
-// has in use; null: they are not to be had.
-std::shared_ptr<const Registration> open(const Share& share, size_t len) noexcept;
+// `len` > 0 bytes of what the process `owner` shares (Driver::open), by the driver that this
+// process has in use; null: they are not to be had.
+std::shared_ptr<const Registration> open(const Share& share, size_t len, pid_t owner) noexcept;
 
 // Which driver's memory the address is, where the CPU must not touch it; null: none's, so far as
 // the drivers know that this process has loaded by itself. Loads no library.

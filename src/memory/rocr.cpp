@@ -8,9 +8,14 @@
 //
 // A device's number is its place among the GPUs in the runtime's order, which is HIP's. Copies are
 // hsa_memory_copy, which any thread may call and which returns when the bytes are there.
+//
+// What the runtime has allocated in whole blocks can be shared with another process
+// (hsa_amd_ipc_memory_create); what is opened is mapped once in this process. None of this has met
+// hardware so far.
 #include <algorithm>
 #include <atomic>
 #include <cassert>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,6 +24,7 @@
 
 #include "base/fork.hpp"
 #include "base/no_throw.hpp"
+#include "memory/mappings.hpp"
 #include "memory/rocr_api.hpp"
 #include "memory/vendors.hpp"
 
@@ -49,6 +55,9 @@ constexpr const char* kSaidNo =
 
 // One allocation of the application's, from its first registration until it is freed.
 struct Allocation {
+  explicit Allocation(uint64_t number) noexcept : id(number) {}
+
+  const uint64_t id;  // of this process, never used again
   std::atomic<bool> freed{false};
 };
 using Life = std::shared_ptr<Allocation>;
@@ -64,7 +73,7 @@ class Watched {
     Life& life = lives_[base];
     is_new = life == nullptr;
     try {
-      if (is_new) life = std::make_shared<Allocation>();
+      if (is_new) life = std::make_shared<Allocation>(++last_id_);
     } catch (const std::bad_alloc&) {
       lives_.erase(base);
       throw;
@@ -84,11 +93,12 @@ class Watched {
   }
 
  private:
-  std::mutex lock_;
+  std::mutex lock_;  // guards what follows
+  uint64_t last_id_ = 0;
   std::map<const void*, Life> lives_;  // by first address; each has a callback with the runtime
 };
 
-class RocrDriver final : public Driver {
+class RocrDriver final : public Driver, private Mappings {
  public:
   RocrDriver(const hsa::Calls& calls, std::vector<hsa::Agent> gpus, hsa::Pool host)
       : hsa_(calls), gpus_(std::move(gpus)), host_(host) {}
@@ -97,10 +107,17 @@ class RocrDriver final : public Driver {
   Result<std::shared_ptr<const Registration>> add(void* at, size_t len, int device,
                                                   const char*& why) noexcept override;
   bool has(const void* at) const noexcept override;
+  std::shared_ptr<const Registration> open(const Share& share, size_t len,
+                                           pid_t owner) noexcept override;
   void* take_host(size_t n) noexcept override;
   void give_host(void* at, size_t n) noexcept override;
 
   bool copy(const Allocation& allocation, void* to, const void* from, size_t n) const noexcept;
+  // Of what another process shares: it stays memory.
+  bool copy_shared(void* to, const void* from, size_t n) const noexcept {
+    return is_ours() && hsa_.hsa_memory_copy(to, from, n) == hsa::kSuccess;
+  }
+  bool share(const std::byte* at, const Allocation& allocation, Share& out) const noexcept;
 
  private:
   static constexpr int kNone = -1;
@@ -110,6 +127,9 @@ class RocrDriver final : public Driver {
   int number_of(hsa::Agent agent) const noexcept;
   Result<hsa::PointerInfo> check(const void* at, int device, const char*& why) const noexcept;
   Result<Life> watch(void* base, const char*& why) noexcept;
+  bool name_of_device(hsa::Agent agent, std::array<std::byte, 16>& name) const noexcept;
+  bool map(const Share& share, hsa::Agent agent, Mapped& mapped) const noexcept;
+  void unmap(const Mapped& mapped) noexcept override;
   static void on_freed(void* base, void* driver) noexcept {
     static_cast<RocrDriver*>(driver)->watched_.end(base);
   }
@@ -129,6 +149,7 @@ class RocrRegistration final : public Registration {
         life_(std::move(life)) {}
 
   Kind kind() const noexcept override { return Kind::rocr; }
+  bool share(Share& out) const noexcept override { return driver_.share(begin(), *life_, out); }
 
  private:
   bool put(std::byte* at, const void* from, size_t n) const noexcept override {
@@ -140,6 +161,27 @@ class RocrRegistration final : public Registration {
 
   const RocrDriver& driver_;
   const Life life_;
+};
+
+// A range of another process's.
+class RocrShared final : public Registration {
+ public:
+  RocrShared(const RocrDriver& driver, std::shared_ptr<const Mapped> mapped, const std::byte* at,
+             size_t len)
+      : Registration(at, len), driver_(driver), mapped_(std::move(mapped)) {}
+
+  Kind kind() const noexcept override { return Kind::rocr; }
+
+ private:
+  bool put(std::byte* at, const void* from, size_t n) const noexcept override {
+    return driver_.copy_shared(at, from, n);
+  }
+  bool get(void* to, const std::byte* at, size_t n) const noexcept override {
+    return driver_.copy_shared(to, at, n);
+  }
+
+  const RocrDriver& driver_;
+  const std::shared_ptr<const Mapped> mapped_;
 };
 
 bool RocrDriver::ask(const void* at, hsa::PointerInfo& info) const noexcept {
@@ -234,6 +276,83 @@ bool RocrDriver::copy(const Allocation& allocation, void* to, const void* from,
   if (!is_ours() || allocation.freed.load(std::memory_order_acquire)) return false;
   return hsa_.hsa_memory_copy(to, from, n) == hsa::kSuccess;
 }
+
+// ---- between processes --------------------------------------------------------------------------
+
+// False: the runtime does not say, or the device has no name that another process would know.
+bool RocrDriver::name_of_device(hsa::Agent agent, std::array<std::byte, 16>& name) const noexcept {
+  constexpr char kPrefix[] = "GPU-";
+  constexpr size_t kPrefixBytes = sizeof kPrefix - 1;
+  char uuid[64] = {};  // 21 bytes are written
+  if (hsa_.hsa_agent_get_info(agent, hsa::kAgentUuid, uuid) != hsa::kSuccess ||
+      ::strnlen(uuid, sizeof uuid) != kPrefixBytes + name.size() ||
+      std::memcmp(uuid, kPrefix, kPrefixBytes) != 0)
+    return false;
+  std::memcpy(name.data(), uuid + kPrefixBytes, name.size());
+  return true;
+}
+
+bool RocrDriver::share(const std::byte* at, const Allocation& allocation,
+                       Share& out) const noexcept {
+  hsa::PointerInfo info;
+  hsa::IpcHandle handle{};
+  if (!hsa_.has_shares() || !ask(at, info) || info.type != hsa::kAllocated ||
+      !has_its_blocks(reinterpret_cast<uintptr_t>(info.base), info.len_bytes) ||
+      !name_of_device(info.owner, out.device) ||
+      hsa_.hsa_amd_ipc_memory_create(info.base, info.len_bytes, &handle) != hsa::kSuccess)
+    return false;
+  // asked last: until it is freed nothing else can have been there
+  // SYNC POINT: allocation-freed
+  if (allocation.freed.load(std::memory_order_acquire)) return false;
+  out.kind = static_cast<uint64_t>(Kind::rocr);
+  out.handle = {};
+  const uint64_t size = info.len_bytes;  // which the runtime wants to be told
+  static_assert(sizeof handle + sizeof size <= sizeof out.handle);
+  std::memcpy(out.handle.data(), &handle, sizeof handle);
+  std::memcpy(out.handle.data() + sizeof handle, &size, sizeof size);
+  out.id = allocation.id;
+  out.offset = static_cast<uint64_t>(at - static_cast<const std::byte*>(info.base));
+  return true;
+}
+
+bool RocrDriver::map(const Share& share, hsa::Agent agent, Mapped& mapped) const noexcept {
+  hsa::IpcHandle handle{};
+  uint64_t size = 0;
+  std::memcpy(&handle, share.handle.data(), sizeof handle);
+  std::memcpy(&size, share.handle.data() + sizeof handle, sizeof size);
+  void* at = nullptr;
+  if (hsa_.hsa_amd_ipc_memory_attach(&handle, size, 1, &agent, &at) != hsa::kSuccess ||
+      at == nullptr)
+    return false;
+  mapped.at = static_cast<std::byte*>(at);
+  hsa::PointerInfo info;  // the size was the peer's word
+  if (ask(at, info) && info.type != hsa::kUnknown && info.base == at) mapped.size = info.len_bytes;
+  return true;
+}
+
+void RocrDriver::unmap(const Mapped& mapped) noexcept {
+  if (is_ours()) hsa_.hsa_amd_ipc_memory_detach(mapped.at);
+}
+
+std::shared_ptr<const Registration> RocrDriver::open(const Share& share, size_t len,
+                                                     pid_t owner) noexcept {
+  if (!is_ours() || !hsa_.has_shares() || len == 0) return nullptr;
+  std::array<std::byte, 16> name{};
+  const auto agent = std::find_if(gpus_.begin(), gpus_.end(), [&](hsa::Agent gpu) {
+    return name_of_device(gpu, name) && name == share.device;
+  });
+  if (agent == gpus_.end()) return nullptr;
+  auto opened = no_throw([&]() -> Result<std::shared_ptr<const Registration>> {
+    auto mapped = find(share, owner, [&](Mapped& one) { return map(share, *agent, one); });
+    std::byte* const at = mapped != nullptr ? mapped->place_of(share.offset, len) : nullptr;
+    if (at == nullptr) return Errc::not_supported;
+    return std::shared_ptr<const Registration>(
+        std::make_shared<RocrShared>(*this, std::move(mapped), at, len));
+  });
+  return opened ? *std::move(opened) : nullptr;
+}
+
+// ---- host memory --------------------------------------------------------------------------------
 
 void* RocrDriver::take_host(size_t n) noexcept {
   if (!is_ours() || host_.handle == 0) return nullptr;

@@ -23,8 +23,9 @@ struct Pool {
 inline constexpr int kSuccess = 0;
 inline constexpr int kOutOfResources = 0x1008;
 
-inline constexpr int kVersionMajor = 0;  // HSA_SYSTEM_INFO_VERSION_MAJOR: uint16_t
-inline constexpr int kAgentDevice = 17;  // HSA_AGENT_INFO_DEVICE: int, kCpu or kGpu
+inline constexpr int kVersionMajor = 0;    // HSA_SYSTEM_INFO_VERSION_MAJOR: uint16_t
+inline constexpr int kAgentDevice = 17;    // HSA_AGENT_INFO_DEVICE: int, kCpu or kGpu
+inline constexpr int kAgentUuid = 0xa011;  // of AMD's: "GPU-" and 16 digits, with the end 21 bytes
 inline constexpr int kCpu = 0;
 inline constexpr int kGpu = 1;
 
@@ -38,7 +39,8 @@ inline constexpr uint32_t kFineGrained = 2;
 
 // hsa_amd_pointer_type_t
 inline constexpr int kUnknown = 0;
-inline constexpr int kLocked = 2;  // host memory that devices may use as well
+inline constexpr int kAllocated = 1;  // by the runtime, in this process
+inline constexpr int kLocked = 2;     // host memory that devices may use as well
 
 // hsa_amd_pointer_info_t, as far as all versions have it:
 //   0 size  4 type  8 at the device  16 at the host  24 bytes  32 user data  40 owner  48 flags
@@ -54,6 +56,11 @@ struct PointerInfo {
 };
 static_assert(sizeof(PointerInfo) == 56);
 static_assert(offsetof(PointerInfo, len_bytes) == 24 && offsetof(PointerInfo, owner) == 40);
+
+// hsa_amd_ipc_memory_t
+struct IpcHandle {
+  uint32_t words[8];
+};
 
 struct Calls {
   explicit Calls(Library library) noexcept : find(library) {}
@@ -82,6 +89,17 @@ struct Calls {
   int (*const hsa_amd_agents_allow_access)(uint32_t count, const Agent* agents,
                                            const uint32_t* flags,
                                            const void* at) = find("hsa_amd_agents_allow_access");
+  // Between processes; all three or none.
+  int (*const hsa_amd_ipc_memory_create)(void* at, size_t len, IpcHandle* handle) =
+      find.perhaps("hsa_amd_ipc_memory_create");
+  int (*const hsa_amd_ipc_memory_attach)(const IpcHandle* handle, size_t len, uint32_t count,
+                                         const Agent* agents,
+                                         void** at) = find.perhaps("hsa_amd_ipc_memory_attach");
+  int (*const hsa_amd_ipc_memory_detach)(void* at) = find.perhaps("hsa_amd_ipc_memory_detach");
+  bool has_shares() const noexcept {
+    return hsa_amd_ipc_memory_create != nullptr && hsa_amd_ipc_memory_attach != nullptr &&
+           hsa_amd_ipc_memory_detach != nullptr;
+  }
 };
 
 }  // namespace aperture::memory::hsa

@@ -21,6 +21,14 @@ Result<Driver*> make_rocr(Library library, const char*& why) noexcept;
 bool ze_in_use(Library library) noexcept;
 Result<Driver*> make_ze(Library library, const char*& why) noexcept;
 
+// What a driver takes from a device at a time; it begins at a multiple of that. Small allocations
+// come out of one such block, and a handle for another process is of whole blocks: memory is shared
+// only where [base, base + len) are blocks of its own.
+inline constexpr size_t kBlockBytes = size_t{2} << 20;
+inline bool has_its_blocks(uint64_t base, size_t len) noexcept {
+  return base % kBlockBytes == 0 && len % kBlockBytes == 0 && len != 0;
+}
+
 // What all of them may have to say.
 inline constexpr const char* kNoRoom = "there is no memory left to keep account of it.";
 

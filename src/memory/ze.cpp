@@ -13,14 +13,29 @@
 // A device's number is that of libfabric's fi_hmem_ze_device: the driver's place in the upper 16
 // bits, the device's among the driver's in the lower 16; a part of a device has its device's.
 // Copies go through immediate command lists that are synchronous, one for each copy under way.
+//
+// Device memory in whole blocks can be shared with another process (zeMemGetIpcHandle). Such a
+// handle names a descriptor of this process, which stays open as long as the registration. Who
+// opens it duplicates that by pidfd_getfd(2), for which the kernel asks for the same right as for
+// process_vm_readv(2), by which the handle was read (ADR 11), and the duplicate belongs to the
+// driver, as Intel's takes it. What is opened is mapped once in this process. None of this has met
+// hardware so far.
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cassert>
+#include <cstring>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <optional>
 #include <vector>
 
+#include "base/fd.hpp"
 #include "base/fork.hpp"
 #include "base/no_throw.hpp"
+#include "memory/mappings.hpp"
 #include "memory/spare_handles.hpp"
 #include "memory/vendors.hpp"
 #include "memory/ze_api.hpp"
@@ -83,7 +98,7 @@ struct Facts {
   }
 };
 
-class ZeDriver final : public Driver {
+class ZeDriver final : public Driver, private Mappings {
  public:
   // Takes the instances over.
   ZeDriver(const ze::Calls& calls, std::list<Instance>& instances) noexcept : ze_(calls) {
@@ -95,17 +110,33 @@ class ZeDriver final : public Driver {
   Result<std::shared_ptr<const Registration>> add(void* at, size_t len, int device,
                                                   const char*& why) noexcept override;
   bool has(const void* at) const noexcept override;
+  std::shared_ptr<const Registration> open(const Share& share, size_t len,
+                                           pid_t owner) noexcept override;
   void* take_host(size_t n) noexcept override;
   void give_host(void* at, size_t n) noexcept override;
 
   // To or from `at`, which is device memory.
   bool copy(const Facts& facts, const std::byte* at, void* to, const void* from, size_t n) noexcept;
+  // The same in memory that stays what it is.
+  bool copy_on(ze::Handle context, Device& device, void* to, const void* from, size_t n) noexcept;
+
+  // Of registered memory. `handle`: the one that was given out before, or will be.
+  bool share(const std::byte* at, const Facts& facts, std::optional<ze::IpcHandle>& handle,
+             Share& out) const noexcept;
+  void put_back(const std::byte* at, const Facts& facts,
+                const ze::IpcHandle& handle) const noexcept;
 
  private:
   bool is_ours() const noexcept { return process_epoch() == made_in_; }
   // The facts of whichever driver knows the address, or of one driver. False: one said no.
   bool ask(const void* at, Facts& facts) const noexcept;
   bool ask(Instance& instance, const void* at, Facts& facts) const noexcept;
+  // Whether the memory there is what it was.
+  bool is_still(const std::byte* at, const Facts& facts) const noexcept;
+  bool name_of_device(const Device& device, std::array<std::byte, 16>& name) const noexcept;
+  bool map(const Share& share, pid_t owner, ze::Handle context, ze::Handle device,
+           Mapped& mapped) const noexcept;
+  void unmap(const Mapped& mapped) noexcept override;
 
   const ze::Calls ze_;
   const uint64_t made_in_ = process_epoch();
@@ -116,8 +147,15 @@ class ZeRegistration final : public Registration {
  public:
   ZeRegistration(ZeDriver& driver, const void* at, size_t len, const Facts& facts)
       : Registration(static_cast<const std::byte*>(at), len), driver_(driver), facts_(facts) {}
+  ~ZeRegistration() override {
+    if (handle_) driver_.put_back(begin(), facts_, *handle_);
+  }
 
   Kind kind() const noexcept override { return Kind::ze; }
+  bool share(Share& out) const noexcept override {
+    const std::lock_guard guard(sharing_);
+    return driver_.share(begin(), facts_, handle_, out);
+  }
 
  private:
   bool put(std::byte* at, const void* from, size_t n) const noexcept override {
@@ -129,6 +167,30 @@ class ZeRegistration final : public Registration {
 
   ZeDriver& driver_;
   const Facts facts_;
+  mutable std::mutex sharing_;                   // guards what follows
+  mutable std::optional<ze::IpcHandle> handle_;  // that was given out
+};
+
+// A range of another process's.
+class ZeShared final : public Registration {
+ public:
+  ZeShared(ZeDriver& driver, std::shared_ptr<const Mapped> mapped, const std::byte* at, size_t len,
+           Device& device)
+      : Registration(at, len), driver_(driver), mapped_(std::move(mapped)), device_(device) {}
+
+  Kind kind() const noexcept override { return Kind::ze; }
+
+ private:
+  bool put(std::byte* at, const void* from, size_t n) const noexcept override {
+    return driver_.copy_on(mapped_->in, device_, at, from, n);
+  }
+  bool get(void* to, const std::byte* at, size_t n) const noexcept override {
+    return driver_.copy_on(mapped_->in, device_, to, at, n);
+  }
+
+  ZeDriver& driver_;
+  const std::shared_ptr<const Mapped> mapped_;
+  Device& device_;
 };
 
 bool ZeDriver::ask(Instance& instance, const void* at, Facts& facts) const noexcept {
@@ -195,18 +257,26 @@ Result<std::shared_ptr<const Registration>> ZeDriver::add(void* at, size_t len, 
   return made;
 }
 
-bool ZeDriver::copy(const Facts& facts, const std::byte* at, void* to, const void* from,
-                    size_t n) noexcept {
-  assert(facts.instance != nullptr && facts.device != nullptr);
+bool ZeDriver::is_still(const std::byte* at, const Facts& facts) const noexcept {
+  assert(facts.instance != nullptr);
   Facts now;
   void* base = nullptr;
-  const ze::Handle context = facts.instance->context;
   if (!is_ours() || !ask(*facts.instance, at, now) ||
-      ze_.zeMemGetAddressRange(context, at, &base, &now.len_bytes) != ze::kSuccess)
+      ze_.zeMemGetAddressRange(facts.instance->context, at, &base, &now.len_bytes) != ze::kSuccess)
     return false;
   now.base = static_cast<const std::byte*>(base);
-  if (!now.is_the_same(facts)) return false;
-  Device& device = *facts.device;
+  return now.is_the_same(facts);
+}
+
+bool ZeDriver::copy(const Facts& facts, const std::byte* at, void* to, const void* from,
+                    size_t n) noexcept {
+  assert(facts.device != nullptr);
+  return is_still(at, facts) && copy_on(facts.instance->context, *facts.device, to, from, n);
+}
+
+bool ZeDriver::copy_on(ze::Handle context, Device& device, void* to, const void* from,
+                       size_t n) noexcept {
+  if (!is_ours()) return false;
   ze::Handle list = device.lists.take();
   if (list == nullptr) {
     ze::QueueDesc queue;
@@ -221,6 +291,109 @@ bool ZeDriver::copy(const Facts& facts, const std::byte* at, void* to, const voi
   if (!copied || !device.lists.give(list)) ze_.zeCommandListDestroy(list);
   return copied;
 }
+
+// ---- between processes --------------------------------------------------------------------------
+
+// A descriptor of that process's, here; not open: it has none of that number, or the kernel does
+// not let us.
+UniqueFd duplicate_of(pid_t owner, int fd) noexcept {
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, owner, 0)));
+  if (!process) return {};
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), fd, 0)));
+}
+
+bool ZeDriver::name_of_device(const Device& device,
+                              std::array<std::byte, 16>& name) const noexcept {
+  ze::DeviceProperties properties;
+  if (ze_.zeDeviceGetProperties(device.handle, &properties) != ze::kSuccess) return false;
+  static_assert(sizeof properties.uuid == sizeof name);
+  std::memcpy(name.data(), properties.uuid, name.size());
+  return true;
+}
+
+bool ZeDriver::share(const std::byte* at, const Facts& facts, std::optional<ze::IpcHandle>& handle,
+                     Share& out) const noexcept {
+  if (!ze_.has_shares() || facts.memory != ze::kDevice ||
+      !has_its_blocks(reinterpret_cast<uintptr_t>(facts.base), facts.len_bytes) ||
+      !name_of_device(*facts.device, out.device))
+    return false;
+  ze::IpcHandle made{};
+  if (!handle) {
+    if (ze_.zeMemGetIpcHandle(facts.instance->context, facts.base, &made) != ze::kSuccess)
+      return false;
+    handle = made;
+  }
+  if (!is_still(at, facts)) return false;  // asked last: the handle is of what is there now
+  out.kind = static_cast<uint64_t>(Kind::ze);
+  static_assert(sizeof handle->bytes == sizeof out.handle);
+  std::memcpy(out.handle.data(), handle->bytes, out.handle.size());
+  out.id = facts.id;
+  out.offset = static_cast<uint64_t>(at - facts.base);
+  return true;
+}
+
+// Of memory that was freed the driver has closed it by itself, and its number may be another's.
+void ZeDriver::put_back(const std::byte* at, const Facts& facts,
+                        const ze::IpcHandle& handle) const noexcept {
+  if (ze_.zeMemPutIpcHandle != nullptr && is_still(at, facts))
+    ze_.zeMemPutIpcHandle(facts.instance->context, handle);
+}
+
+bool ZeDriver::map(const Share& share, pid_t owner, ze::Handle context, ze::Handle device,
+                   Mapped& mapped) const noexcept {
+  ze::IpcHandle handle{};
+  std::memcpy(handle.bytes, share.handle.data(), share.handle.size());
+  int number = -1;
+  std::memcpy(&number, handle.bytes, sizeof number);
+  UniqueFd own = duplicate_of(owner, number);
+  if (!own) return false;
+  number = own.get();
+  std::memcpy(handle.bytes, &number, sizeof number);
+  void* at = nullptr;
+  if (ze_.zeMemOpenIpcHandle(context, device, handle, 0, &at) != ze::kSuccess || at == nullptr)
+    return false;
+  own.release();  // the driver closes it with the memory
+  mapped.at = static_cast<std::byte*>(at);
+  mapped.in = context;
+  void* base = nullptr;
+  size_t size = 0;
+  if (ze_.zeMemGetAddressRange(context, at, &base, &size) == ze::kSuccess && base == at)
+    mapped.size = size;
+  return true;
+}
+
+void ZeDriver::unmap(const Mapped& mapped) noexcept {
+  if (is_ours()) ze_.zeMemCloseIpcHandle(mapped.in, mapped.at);
+}
+
+std::shared_ptr<const Registration> ZeDriver::open(const Share& share, size_t len,
+                                                   pid_t owner) noexcept {
+  if (!is_ours() || !ze_.has_shares() || len == 0 || owner <= 0 || owner == ::getpid())
+    return nullptr;
+  std::array<std::byte, 16> name{};
+  Instance* instance = nullptr;
+  Device* on = nullptr;
+  for (Instance& one : instances_) {
+    for (Device& device : one.devices) {
+      if (on != nullptr || !name_of_device(device, name) || name != share.device) continue;
+      instance = &one;
+      on = &device;
+    }
+  }
+  if (on == nullptr) return nullptr;
+  auto opened = no_throw([&]() -> Result<std::shared_ptr<const Registration>> {
+    auto mapped = find(share, owner, [&](Mapped& one) {
+      return map(share, owner, instance->context, on->handle, one);
+    });
+    std::byte* const at = mapped != nullptr ? mapped->place_of(share.offset, len) : nullptr;
+    if (at == nullptr) return Errc::not_supported;
+    return std::shared_ptr<const Registration>(
+        std::make_shared<ZeShared>(*this, std::move(mapped), at, len, *on));
+  });
+  return opened ? *std::move(opened) : nullptr;
+}
+
+// ---- host memory --------------------------------------------------------------------------------
 
 void* ZeDriver::take_host(size_t n) noexcept {
   if (!is_ours()) return nullptr;

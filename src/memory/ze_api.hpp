@@ -72,6 +72,28 @@ static_assert(sizeof(ContextDesc) == 24 && sizeof(HostMemoryDesc) == 24);
 static_assert(sizeof(QueueDesc) == 40 && sizeof(QueueGroup) == 40);
 static_assert(sizeof(MemoryProperties) == 40 && offsetof(MemoryProperties, id) == 24);
 
+// ze_device_properties_t; its name and most else is not used.
+struct DeviceProperties {
+  uint32_t type = 0x3;
+  void* next = nullptr;
+  uint32_t kind = 0, vendor = 0, device = 0, flags = 0, part = 0, clock = 0;
+  uint64_t most_bytes = 0;
+  uint32_t counts[7] = {};  // of contexts, priorities, threads, ...
+  uint64_t timer = 0;
+  uint32_t timer_bits[2] = {};
+  unsigned char uuid[16] = {};
+  char name[256] = {};
+};
+static_assert(offsetof(DeviceProperties, most_bytes) == 40 &&
+              offsetof(DeviceProperties, timer) == 80 && offsetof(DeviceProperties, uuid) == 96 &&
+              sizeof(DeviceProperties) == 368);
+
+// ze_ipc_mem_handle_t. On Linux it begins with the number of a descriptor of the process that it is
+// of, and in any other process with that of a duplicate.
+struct IpcHandle {
+  unsigned char bytes[64];
+};
+
 struct Calls {
   explicit Calls(Library library) noexcept : find(library) {}
 
@@ -100,6 +122,22 @@ struct Calls {
   int (*const zeMemAllocHost)(Handle context, const HostMemoryDesc* desc, size_t size, size_t align,
                               void** at) = find("zeMemAllocHost");
   int (*const zeMemFree)(Handle context, void* at) = find("zeMemFree");
+  // Between processes; the first four or none.
+  int (*const zeDeviceGetProperties)(Handle device, DeviceProperties* properties) =
+      find.perhaps("zeDeviceGetProperties");
+  int (*const zeMemGetIpcHandle)(Handle context, const void* at,
+                                 IpcHandle* handle) = find.perhaps("zeMemGetIpcHandle");
+  int (*const zeMemOpenIpcHandle)(Handle context, Handle device, IpcHandle handle, uint32_t flags,
+                                  void** at) = find.perhaps("zeMemOpenIpcHandle");
+  int (*const zeMemCloseIpcHandle)(Handle context,
+                                   const void* at) = find.perhaps("zeMemCloseIpcHandle");
+  // version 1.6
+  int (*const zeMemPutIpcHandle)(Handle context,
+                                 IpcHandle handle) = find.perhaps("zeMemPutIpcHandle");
+  bool has_shares() const noexcept {
+    return zeDeviceGetProperties != nullptr && zeMemGetIpcHandle != nullptr &&
+           zeMemOpenIpcHandle != nullptr && zeMemCloseIpcHandle != nullptr;
+  }
 };
 
 }  // namespace aperture::memory::ze

@@ -297,7 +297,7 @@ const memory::Registration* PeerKeyView::find_device(pid_t owner, const EntryCop
   // it is of that life only if that goes on: the owner writes it before, and frees it after
   // SYNC POINT: key-entry
   if (is_over(life)) return nullptr;
-  const PeerDevices::Met* met = devices.learn(life, memory::open(share, entry.length));
+  const PeerDevices::Met* met = devices.learn(life, memory::open(share, entry.length, owner));
   return met != nullptr ? met->memory.get() : nullptr;
 }
 

@@ -1,7 +1,8 @@
-// Device memory that peers copy by themselves, by CUDA's handles: also while its owner looks at no
-// queue, and no longer than the region is open. docs/revocation.md; docs/threat-model.md.
+// Device memory that peers copy by themselves, by handles of its driver's: also while its owner
+// looks at no queue, and no longer than the region is open. docs/revocation.md;
+// docs/threat-model.md.
 //
-// Over the stand-in driver of tests/memory/standin, or a real one: see device_test.cpp.
+// Over the stand-in drivers of tests/memory/standin, or real ones: see device_test.cpp.
 #include <signal.h>
 #include <sys/mman.h>
 
@@ -33,11 +34,16 @@ struct Answer {
   Remote remote;
 };
 
+DeviceKind kind_of_role() {
+  const char* const kind = std::getenv("APERTURE_TEST_DEVICE");
+  return kind != nullptr ? static_cast<DeviceKind>(std::atoi(kind)) : DeviceKind::cuda;
+}
+
 // Answers about its region, and looks at no queue while it waits for the next question; asked for
 // `count` it has bound a counter from then on, and looks.
 DOOR_ROLE(device_owner) {
   std::string why;
-  const auto devices = Devices::open(DeviceKind::cuda, why);
+  const auto devices = Devices::open(kind_of_role(), why);
   if (devices == nullptr) return 3;
   const bool counts = std::getenv("APERTURE_TEST_COUNTS") != nullptr;
   Node node(hmem(FI_MR_HMEM | kBasicMr, kUsualCaps | (counts ? FI_RMA_EVENT : 0)));
@@ -72,7 +78,7 @@ DOOR_ROLE(device_owner) {
         break;
       case Ask::part: {  // another region in the same allocation
         const iovec iov{region->at(kRegion / 2), kRegion / 4};
-        const fi_mr_attr attr = device_attr(DeviceKind::cuda, devices->number_of(0), &iov, 1);
+        const fi_mr_attr attr = device_attr(devices->kind(), devices->number_of(0), &iov, 1);
         fid_mr* mr = nullptr;
         if (fi_mr_regattr(node.domain(), &attr, 0, &mr) != 0) return 7;
         part.reset(mr);
@@ -105,16 +111,17 @@ DOOR_ROLE(device_owner) {
   return 0;
 }
 
-class DeviceByPeer : public WithDevices, public testing::Test {
+class DeviceByPeer : public WithDevices, public testing::TestWithParam<DeviceKind> {
  protected:
   void SetUp() override {
     if (!test::cma_works()) GTEST_SKIP() << "process_vm_readv(2) is denied here";
-    open(DeviceKind::cuda);
+    open(GetParam());
     if (!HasFatalFailure()) start({});
   }
   void start(ChildOptions of_owner) {
     node.reset();
     of_owner.env.push_back({"APERTURE_DEVICE_SHARE", share});
+    of_owner.env.push_back({"APERTURE_TEST_DEVICE", std::to_string(static_cast<int>(GetParam()))});
     owner.emplace("device_owner", of_owner);
     node.emplace(hmem(FI_MR_HMEM | kBasicMr));
     FromChild there_is;
@@ -148,7 +155,10 @@ class DeviceByPeer : public WithDevices, public testing::Test {
   std::vector<uint8_t> ones;
 };
 
-TEST_F(DeviceByPeer, reads_and_writes_while_the_owner_looks_at_no_queue) {
+INSTANTIATE_TEST_SUITE_P(Kinds, DeviceByPeer, testing::ValuesIn(test::kDeviceKinds),
+                         [](const auto& info) { return std::string(test::name_of(info.param)); });
+
+TEST_P(DeviceByPeer, reads_and_writes_while_the_owner_looks_at_no_queue) {
   const uint64_t copied = ask(Ask::copies).number;
   std::vector<uint8_t> out(kRegion), in(kRegion);
   fill(out, 5);
@@ -160,7 +170,7 @@ TEST_F(DeviceByPeer, reads_and_writes_while_the_owner_looks_at_no_queue) {
               0);
     EXPECT_TRUE(std::equal(in.begin(), in.begin() + static_cast<long>(size), out.begin())) << size;
   }
-  if (devices->is_standin()) {
+  if (devices->is_standin() && GetParam() == DeviceKind::cuda) {
     EXPECT_GE(devices->counts().at_once, 2u) << "the CPU waits for each of its copies";
   }
   // from and to a device of our own, of which pinned memory stands in between
@@ -180,7 +190,7 @@ TEST_F(DeviceByPeer, reads_and_writes_while_the_owner_looks_at_no_queue) {
 }
 
 // What was freed is refused then: docs/threat-model.md.
-TEST_F(DeviceByPeer, copies_nothing_unless_the_owner_shares_it) {
+TEST_P(DeviceByPeer, copies_nothing_unless_the_owner_shares_it) {
   for (const char* not_on : {"off", ""}) {
     share = not_on;
     start({});
@@ -194,7 +204,7 @@ TEST_F(DeviceByPeer, copies_nothing_unless_the_owner_shares_it) {
   }
 }
 
-TEST_F(DeviceByPeer, pieces_of_an_operation_land_in_order) {
+TEST_P(DeviceByPeer, pieces_of_an_operation_land_in_order) {
   std::vector<uint8_t> a(300, 3), b(5000, 4), c(100000, 5), in(105300);
   const iovec out[] = {{a.data(), a.size()}, {b.data(), b.size()}, {c.data(), c.size()}};
   void* none[3] = {};
@@ -207,7 +217,7 @@ TEST_F(DeviceByPeer, pieces_of_an_operation_land_in_order) {
   EXPECT_EQ(std::count(in.begin() + 5300, in.end(), 5), 100000);
 }
 
-TEST_F(DeviceByPeer, what_leaves_the_region_changes_nothing) {
+TEST_P(DeviceByPeer, what_leaves_the_region_changes_nothing) {
   const uint64_t before = ask(Ask::bytes).number;
   EXPECT_EQ(write(1, kRegion), FI_EACCES);
   EXPECT_EQ(write(kRegion, 1), FI_EACCES);
@@ -215,7 +225,7 @@ TEST_F(DeviceByPeer, what_leaves_the_region_changes_nothing) {
   EXPECT_EQ(ask(Ask::bytes).number, before);
 }
 
-TEST_F(DeviceByPeer, a_buffer_that_cannot_be_touched_is_a_clear_error) {
+TEST_P(DeviceByPeer, a_buffer_that_cannot_be_touched_is_a_clear_error) {
   ask(Ask::copies);
   void* const none = mmap(nullptr, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(none, MAP_FAILED);
@@ -226,7 +236,7 @@ TEST_F(DeviceByPeer, a_buffer_that_cannot_be_touched_is_a_clear_error) {
 }
 
 // docs/revocation.md: after the close has returned not a byte lands, whoever copies.
-TEST_F(DeviceByPeer, nothing_lands_after_the_close) {
+TEST_P(DeviceByPeer, nothing_lands_after_the_close) {
   ask(Ask::copies);
   ones.assign(kRegion, 7);
   ASSERT_TRUE(owner->control().put(Ask::shut));
@@ -241,7 +251,7 @@ TEST_F(DeviceByPeer, nothing_lands_after_the_close) {
   EXPECT_EQ(answer.number, kRegion) << "what the owner wrote after its close was overwritten";
 }
 
-TEST_F(DeviceByPeer, a_region_that_comes_to_the_same_place_is_another) {
+TEST_P(DeviceByPeer, a_region_that_comes_to_the_same_place_is_another) {
   ask(Ask::copies);
   for (int round = 0; round < 5; ++round) {
     const Remote old = remote;
@@ -259,7 +269,7 @@ TEST_F(DeviceByPeer, a_region_that_comes_to_the_same_place_is_another) {
   }
 }
 
-TEST_F(DeviceByPeer, regions_of_one_allocation_have_one_mapping) {
+TEST_P(DeviceByPeer, regions_of_one_allocation_have_one_mapping) {
   const Remote part = ask(Ask::part).remote;
   ASSERT_EQ(write(kRegion / 2 + 100, 300), 0);
   std::vector<uint8_t> in(1000), nines(200, 9);
@@ -281,7 +291,7 @@ TEST_F(DeviceByPeer, regions_of_one_allocation_have_one_mapping) {
 
 // Where it is open already its bytes go into memory that is nobody's any more. (Where it is not, a
 // handle that is out of date may be of what has taken its place: docs/threat-model.md.)
-TEST_F(DeviceByPeer, what_takes_the_place_of_memory_that_is_open_is_not_reached) {
+TEST_P(DeviceByPeer, what_takes_the_place_of_memory_that_is_open_is_not_reached) {
   ask(Ask::copies);
   ASSERT_EQ(write(0, 1), 0);  // by ourselves: the owner does not look
   ask(Ask::replace);
@@ -292,7 +302,7 @@ TEST_F(DeviceByPeer, what_takes_the_place_of_memory_that_is_open_is_not_reached)
 }
 
 // Who is to be told of each write has it done by the owner.
-TEST_F(DeviceByPeer, a_region_with_a_counter_is_its_owners_to_copy) {
+TEST_P(DeviceByPeer, a_region_with_a_counter_is_its_owners_to_copy) {
   start({.env = {{"APERTURE_TEST_COUNTS", "1"}}});
   ASSERT_FALSE(HasFatalFailure());
   ask(Ask::count);

@@ -22,6 +22,10 @@ class Pinning final : public memory::Driver {
     return Errc::invalid;
   }
   bool has(const void*) const noexcept override { return false; }
+  std::shared_ptr<const memory::Registration> open(const memory::Share&, size_t,
+                                                   pid_t) noexcept override {
+    return nullptr;
+  }
   void* take_host(size_t n) noexcept override {
     ++taken;
     bytes += n;

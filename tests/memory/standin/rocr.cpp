@@ -2,6 +2,9 @@
 //
 // The host has a pool for kernel arguments and one of fine grain; each GPU has one. A callback for
 // an allocation that is freed runs before its address can be used again.
+#include <cstdio>
+#include <cstring>
+
 #include "memory/standin/standin.hpp"
 
 namespace {
@@ -91,6 +94,10 @@ STANDIN_EXPORT int hsa_iterate_agents(int (*each)(Agent, void*), void* data) {
 
 STANDIN_EXPORT int hsa_agent_get_info(Agent agent, int what, void* value) {
   if (const int error = begin()) return error;
+  if (what == 0xa011 && is_gpu(agent)) {
+    std::snprintf(static_cast<char*>(value), 21, "GPU-%016x", static_cast<unsigned>(agent.handle));
+    return kOk;
+  }
   if (what != 17 || agent.handle < 1 || agent.handle > 3) return kInvalidArgument;
   *static_cast<int*>(value) = is_gpu(agent) ? 1 : 0;
   return kOk;
@@ -159,7 +166,7 @@ STANDIN_EXPORT int hsa_amd_pointer_info(const void* at, PointerInfo* info, void*
   info->size = sizeof *info;
   const std::optional<Allocation> found = memory().find(at);
   if (!found) return kOk;  // of unknown type
-  info->type = 1;
+  info->type = found->place == Place::shared ? 4 : 1;
   info->base = info->host_base = found->at;
   info->len_bytes = found->size;
   info->owner = kAgents[found->place == Place::host ? 0 : found->device + 1];
@@ -174,6 +181,44 @@ STANDIN_EXPORT int hsa_amd_register_deallocation_callback(void* at, Freed call, 
   watches.emplace(at, Watch{call, data});
   ++counted().watches;
   return kOk;
+}
+
+// ---- between processes --------------------------------------------------------------------------
+
+namespace {
+
+struct IpcHandle {
+  char bytes[32];
+};
+
+}  // namespace
+
+// Of a whole allocation.
+STANDIN_EXPORT int hsa_amd_ipc_memory_create(void* at, size_t len, IpcHandle* handle) {
+  if (const int error = begin()) return error;
+  const std::optional<Allocation> found = memory().find(at);
+  standin::Ticket ticket;
+  static_assert(sizeof ticket <= sizeof *handle);
+  if (!found || found->size != len || !memory().share(at, &ticket)) return kInvalidArgument;
+  *handle = IpcHandle{};
+  std::memcpy(handle->bytes, &ticket, sizeof ticket);
+  return kOk;
+}
+
+STANDIN_EXPORT int hsa_amd_ipc_memory_attach(const IpcHandle* handle, size_t len, uint32_t count,
+                                             const Agent* agents, void** at) {
+  if (const int error = begin()) return error;
+  if (count != 1 || !is_gpu(agents[0])) return kInvalidAgent;
+  standin::Ticket ticket;
+  std::memcpy(&ticket, handle->bytes, sizeof ticket);
+  if (ticket.size != len) return kInvalidArgument;
+  *at = memory().open(ticket, static_cast<int>(agents[0].handle) - 2, nullptr);
+  return *at != nullptr ? kOk : kInvalidArgument;
+}
+
+STANDIN_EXPORT int hsa_amd_ipc_memory_detach(void* at) {
+  if (references == 0) return kNotInitialized;
+  return memory().free(at, {Place::shared}) ? kOk : kInvalidArgument;
 }
 
 STANDIN_EXPORT int hsa_memory_copy(void* to, const void* from, size_t n) {

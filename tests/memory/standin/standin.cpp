@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -101,13 +102,23 @@ void* Memory::open(const Ticket& ticket, int device, const void* owner) {
       "/proc/" + std::to_string(ticket.process) + "/fd/" + std::to_string(ticket.file);
   const int file = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return nullptr;
-  if (::lseek(file, 0, SEEK_END) < static_cast<off_t>(ticket.size)) {
-    ::close(file);
+  void* const at = open(file, ticket.size, device, owner);
+  if (at == nullptr) ::close(file);
+  return at;
+}
+
+void* Memory::open(int file, uint64_t size, int device, const void* owner) {
+  struct stat is {};
+  if (size == 0 || ::fstat(file, &is) != 0 || !S_ISREG(is.st_mode) ||
+      is.st_size < static_cast<off_t>(size))
     return nullptr;
-  }
+  const int own = ::fcntl(file, F_DUPFD_CLOEXEC, 0);
+  if (own < 0) return nullptr;
   const std::lock_guard guard(lock_);
-  void* const at = add(Place::shared, ticket.size, device, owner, file);
-  if (at != nullptr) ++counted().shared;
+  void* const at = add(Place::shared, size, device, owner, own);
+  if (at == nullptr) return nullptr;
+  ::close(file);
+  ++counted().shared;
   return at;
 }
 

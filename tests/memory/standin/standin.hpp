@@ -52,6 +52,8 @@ class Memory {
   bool share(const void* at, Ticket* ticket) const;
   // Another process's. Null: it is not to be had, or it is this one's.
   void* open(const Ticket& ticket, int device, const void* owner);
+  // The same of a descriptor that is here already, which is taken over if that succeeds.
+  void* open(int file, uint64_t size, int device, const void* owner);
   // The live one that has the address.
   std::optional<Allocation> find(const void* at) const;
   // Either side may be memory of ours or the host's. False, and nothing copied: a side is not

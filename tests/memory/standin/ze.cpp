@@ -4,6 +4,7 @@
 // As Intel's driver does, each driver knows the allocations of all its contexts. A device has a
 // group of queues that computes and copies, and after it one that only copies. A command list is
 // immediate and synchronous, and must not meet two threads at a time.
+#include <cstring>
 #include <deque>
 
 #include "memory/standin/standin.hpp"
@@ -258,7 +259,7 @@ STANDIN_EXPORT int zeMemGetAllocProperties(void* handle, const void* at,
   const std::optional<Allocation> found = find(context, at);
   properties->memory = 0;
   if (!found) return kOk;
-  properties->memory = found->place == Place::host ? 1 : found->place == Place::device ? 2 : 3;
+  properties->memory = found->place == Place::host ? 1 : found->place == Place::managed ? 3 : 2;
   properties->id = found->id;
   *device = found->device < 0 ? nullptr : &devices[found->device];
   return kOk;
@@ -273,4 +274,70 @@ STANDIN_EXPORT int zeMemGetAddressRange(void* handle, const void* at, void** bas
   *base = found->at;
   *size = found->size;
   return kOk;
+}
+
+// ---- between processes --------------------------------------------------------------------------
+
+namespace {
+
+struct DeviceProperties : Header {
+  uint32_t before[6];
+  uint64_t most_bytes;
+  uint32_t counts[7];
+  uint64_t timer;
+  uint32_t timer_bits[2];
+  char uuid[16];
+  char name[256];
+};
+
+// It begins with a descriptor of the process that it is of.
+struct IpcHandle {
+  int file;
+  uint64_t size;
+  char rest[48];
+};
+static_assert(sizeof(IpcHandle) == 64);
+
+}  // namespace
+
+STANDIN_EXPORT int zeDeviceGetProperties(void* handle, DeviceProperties* to) {
+  if (const int error = begin()) return error;
+  const Device* device = device_of(handle);
+  if (device == nullptr) return kInvalidHandle;
+  if (to->type != 0x3) return kInvalidArgument;
+  std::memcpy(to->uuid, "stand-in device", 16);
+  to->uuid[15] = static_cast<char>('0' + device->number);
+  return kOk;
+}
+
+// Of where an allocation begins.
+STANDIN_EXPORT int zeMemGetIpcHandle(void* in, const void* at, IpcHandle* handle) {
+  if (const int error = begin()) return error;
+  const Context* context = context_of(in);
+  standin::Ticket ticket;
+  if (context == nullptr) return kInvalidHandle;
+  if (!find(context, at) || !memory().share(at, &ticket)) return kInvalidArgument;
+  *handle = IpcHandle{ticket.file, ticket.size, {}};
+  return kOk;
+}
+
+STANDIN_EXPORT int zeMemPutIpcHandle(void* in, IpcHandle) {
+  if (!state().started) return kUninitialized;
+  return context_of(in) != nullptr ? kOk : kInvalidHandle;
+}
+
+// The descriptor is one of this process's by now, and the driver's from then on.
+STANDIN_EXPORT int zeMemOpenIpcHandle(void* in, void* on, IpcHandle handle, uint32_t flags,
+                                      void** at) {
+  if (const int error = begin()) return error;
+  const Context* context = context_of(in);
+  const Device* device = device_of(on);
+  if (context == nullptr || device == nullptr || flags != 0) return kInvalidHandle;
+  *at = memory().open(handle.file, handle.size, device->number, context->driver);
+  return *at != nullptr ? kOk : kInvalidArgument;
+}
+
+STANDIN_EXPORT int zeMemCloseIpcHandle(void* in, const void* at) {
+  if (context_of(in) == nullptr) return kInvalidHandle;
+  return memory().free(at, {Place::shared}) ? kOk : kInvalidArgument;
 }
