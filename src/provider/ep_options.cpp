@@ -1,6 +1,7 @@
 // Options, controls, cancel: fi_ops_ep and fi_control of endpoints. man 3 fi_endpoint.
 #include <cstring>
 
+#include "memory/driver.hpp"
 #include "provider/context_attr.hpp"
 #include "provider/ep_buffered.hpp"
 #include "provider/ep_multi_recv.hpp"
@@ -75,13 +76,15 @@ bool take(const char* option, const void* value, size_t len, T& out) noexcept {
   return true;
 }
 
-// How device memory moves: there is none, so every mode but the one that excludes copies is kept.
+// How device memory moves: by copies of its driver's through the host (or, between processes that
+// share it, of the driver's alone), so every mode but the one that excludes copies is kept.
 int set_peer_to_peer(EpBody& body, const void* value, size_t len) noexcept {
   int mode = 0;
   if (!take("FI_OPT_FI_HMEM_P2P", value, len, mode)) return -FI_EINVAL;
   if (mode == FI_HMEM_P2P_REQUIRED)
     return refuse(-FI_EOPNOTSUPP,
-                  "fi_setopt: FI_HMEM_P2P_REQUIRED: no device memory is reached directly here; "
+                  "fi_setopt: FI_HMEM_P2P_REQUIRED: device memory is copied by its driver, and no "
+                  "transfer does without (APERTURE_DEVICE_SHARE=on saves some of them a copy); "
                   "leave FI_HMEM_P2P_ENABLED");
   if (mode < FI_HMEM_P2P_ENABLED || mode > FI_HMEM_P2P_DISABLED)
     return refuse(-FI_EINVAL, "fi_setopt: FI_OPT_FI_HMEM_P2P %d is none that fi_endpoint(3) knows",
@@ -96,8 +99,28 @@ int set_shared_memory(const EpBody& body, const void* value, size_t len) noexcep
   if (!take("FI_OPT_SHARED_MEMORY_PERMITTED", value, len, permitted)) return -FI_EINVAL;
   if (permitted != 0 || body.kind == EpKind::unreliable) return 0;  // datagrams use none
   return refuse(-FI_EOPNOTSUPP,
-                "fi_setopt: FI_OPT_SHARED_MEMORY_PERMITTED cannot be false: peers on one host "
-                "share memory here, and nothing else carries bytes to them");
+                "fi_setopt: FI_OPT_SHARED_MEMORY_PERMITTED cannot be false for one endpoint: peers "
+                "on one host share memory here; APERTURE_LINK=tcp has a whole process do without");
+}
+
+// Whether this process has CUDA: it is set up for that, as for a registration.
+bool has_cuda() noexcept {
+  const char* why = nullptr;
+  return memory::in_use(memory::Kind::cuda) != nullptr ||
+         static_cast<bool>(memory::driver(memory::Kind::cuda, why));
+}
+
+int set_cuda_permitted(const EpBody& body, const void* value, size_t len) noexcept {
+  uint8_t permitted = 0;  // as in set_shared_memory()
+  if (!take("FI_OPT_CUDA_API_PERMITTED", value, len, permitted)) return -FI_EINVAL;
+  if (!has_cuda())
+    return refuse(-FI_EINVAL,
+                  "fi_setopt: FI_OPT_CUDA_API_PERMITTED: this process has no CUDA library, or no "
+                  "device of it; there is nothing to permit");
+  if (permitted != 0 || !body.domain->region_rules.hmem) return 0;  // those without make no call
+  return refuse(-FI_EOPNOTSUPP,
+                "fi_setopt: FI_OPT_CUDA_API_PERMITTED cannot be false with FI_HMEM: CUDA's driver "
+                "copies its devices' memory; open the endpoint without FI_HMEM");
 }
 
 int set_option(fid_t fid, int level, int name, const void* value, size_t len) noexcept {
@@ -111,10 +134,7 @@ int set_option(fid_t fid, int level, int name, const void* value, size_t len) no
         case FI_OPT_BUFFERED_MIN: return set_buffered_min(body, value, len);
         case FI_OPT_FI_HMEM_P2P: return set_peer_to_peer(body, value, len);
         case kSharedMemoryPermitted: return set_shared_memory(body, value, len);
-        case kCudaApiPermitted:  // "If either CUDA library or CUDA device is not available"
-          return refuse(-FI_EINVAL,
-                        "fi_setopt: FI_OPT_CUDA_API_PERMITTED: CUDA is never called here; there is "
-                        "nothing to permit");
+        case kCudaApiPermitted: return set_cuda_permitted(body, value, len);
         default: break;
       }
     }

@@ -1,4 +1,5 @@
 // Calls that are wrong, early, late or twice: the page's code, and nothing changed.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
@@ -195,14 +196,11 @@ TEST_F(Calls, options_are_read_and_set_as_the_page_says) {
 // where it is not there.
 TEST_F(Calls, options_of_other_hardware_are_answered_as_the_page_says) {
   // of 1.18 and 1.21, where they follow what 1.17 has last
-  constexpr int kCudaApiPermitted = FI_OPT_XPU_TRIGGER + 1;
-  constexpr int kSharedMemoryPermitted = kCudaApiPermitted + 1;
+  constexpr int kSharedMemoryPermitted = FI_OPT_XPU_TRIGGER + 2;
   constexpr int kEfaRnrRetry = -(0xefa << 16);
   const auto set = [&](int name, auto value) {
     return fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, name, &value, sizeof value);
   };
-  EXPECT_EQ(set(kCudaApiPermitted, false), -FI_EINVAL) << "no CUDA library here";
-  EXPECT_EQ(set(kCudaApiPermitted, true), -FI_EINVAL);
   EXPECT_EQ(set(kSharedMemoryPermitted, true), 0);
   EXPECT_EQ(set(kSharedMemoryPermitted, false), -FI_EOPNOTSUPP);
   EXPECT_EQ(set(kSharedMemoryPermitted, 1.5), -FI_EINVAL) << "no bool";
@@ -224,6 +222,22 @@ TEST_F(Calls, options_of_other_hardware_are_answered_as_the_page_says) {
   len = sizeof trigger;
   EXPECT_EQ(fi_getopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, trigger, &len),
             -FI_EOPNOTSUPP);
+}
+
+// fi_endpoint(3), FI_OPT_CUDA_API_PERMITTED. With a CUDA library (provider_calls_cuda: a stand-in)
+// and without.
+TEST_F(Calls, an_option_that_permits_cuda) {
+  constexpr int kCudaApiPermitted = FI_OPT_XPU_TRIGGER + 1;  // 1.18
+  const bool has_cuda = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != nullptr;
+  Bench hmem([](fi_info& h) { h.caps |= FI_HMEM; });
+  const auto set = [&](Bench& bench, auto value) {
+    return fi_setopt(&bench.ep->fid, FI_OPT_ENDPOINT, kCudaApiPermitted, &value, sizeof value);
+  };
+  EXPECT_EQ(set(hmem, true), has_cuda ? 0 : -FI_EINVAL);
+  EXPECT_EQ(set(hmem, false), has_cuda ? -FI_EOPNOTSUPP : -FI_EINVAL);
+  EXPECT_EQ(set(b, true), has_cuda ? 0 : -FI_EINVAL);
+  EXPECT_EQ(set(b, false), has_cuda ? 0 : -FI_EINVAL) << "it makes no call";
+  EXPECT_EQ(set(hmem, 1), -FI_EINVAL) << "no bool";
 }
 
 TEST_F(Calls, an_error_of_an_injected_message_has_the_context_of_the_endpoint) {
