@@ -42,6 +42,8 @@ class Result:
     verdict: str = ""                            # met, not met, unknown, or empty without goal
     quiet: int = 0
     disturbed: list = field(default_factory=list)
+    place: str = ""  # where the run had several placements, the one of these rounds
+    share: str = ""  # and how many rounds of the measure were in it
 
     @property
     def noisy(self) -> bool:

@@ -6,10 +6,11 @@ import signal
 import sys
 import time
 
-from . import builds, caches, machine, report
-from .figures import Figure, quantile, summarise
-from .goals import MEASURES, OTHER_LIMITS
+from . import builds, caches, kept, machine, report
+from .figures import Figure, quantile
+from .goals import MEASURES, OTHER_LIMITS, Measure
 from .lineup import BesidePatterns, make_subject
+from .placement import by_placement, placements, summaries
 from .schedule import Group, Schedule, say
 from .subjects import Limits, Settings
 
@@ -45,6 +46,8 @@ examples:
   bench/run --only 'cache_*' --peer libfabric=~/libfabric-2 --peer ucx=/usr
                                               registration caches, beside those of peers
   bench/run --keep                            raw figures to bench/results, to be committed
+  bench/run --read bench/results/FILE.tsv --only '*_idle'
+                                              the table of figures that were kept
 
 exit code: 0 measured, 1 the first subject failed at a measure, 2 wrong usage
 """
@@ -76,6 +79,8 @@ def parse(argv: list) -> argparse.Namespace:
     p.add_argument("--quick", action="store_true", help="main rows, two short rounds, no warm-up")
     p.add_argument("--keep", action="store_true", help="write the TSV to bench/results")
     p.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    p.add_argument("--read", metavar="FILE",
+                   help="measure nothing: print the table of raw figures that were kept")
     p.add_argument("--list", action="store_true", help="print the measures and their goals")
     options = p.parse_args(argv)
     options.rounds = options.rounds or (2 if options.quick else 5)
@@ -111,36 +116,38 @@ def chosen(measures: list, options: argparse.Namespace) -> list:
                    for x in patterns)]
 
 
-def measure_limits(limits: Limits, wanted: list, rounds: int) -> tuple:
+def measure_limits(limits: Limits, wanted: list, rounds: int) -> list:
     """The limits without a row of their own in the main table."""
-    groups, figures = [], []
+    groups = []
     for m in wanted:
-        seen = []
         for number in range(1, rounds + 1):
-            group = Group(number, m)
-            group.seen["limits"] = limits.measure(m.key)
+            group = Group(number, m, [limits.line_lat()])
+            group.seen[Limits.name] = limits.measure(m.key)
+            group.lines.append(limits.line_lat())
             groups.append(group)
-            seen.append(group.seen["limits"])
-        values = [o.value for o in seen if o.ok]
-        figures.append((m, Figure(quantile(values, 0.5), quantile(values, 0.1),
-                                  quantile(values, 0.9), rounds=len(values),
-                                  failure="" if values else seen[-1].note)))
-    return groups, figures
+    return groups
 
 
-def limits_used(groups: list) -> list:
-    """The limits that stand in the main table, with their spread."""
+def limit_figures(groups: list, others: list) -> list:
+    """(measure, figure, placement): the limits that stand in the main table, with their spread,
+    and the others."""
     seen = {}
     for g in groups:
         if g.limit is not None:
-            seen.setdefault(g.measure.limit, []).append(g)
-    out = []
-    for key, of in seen.items():
+            seen.setdefault(g.measure.limit, []).append((g, g.limit))
+    for g in others:
+        seen.setdefault(g.measure.key, []).append((g, g.seen[Limits.name]))
+    known, out = placements(groups + others), []
+    for key, pairs in seen.items():
         name, _, size = key.partition("/")
-        values = [g.limit.value for g in of if g.limit.ok]
-        m = type(of[0].measure)(name, int(size), of[0].limit.unit or of[0].measure.unit)
-        out.append((m, Figure(quantile(values, 0.5), quantile(values, 0.1), quantile(values, 0.9),
-                              rounds=len(values), failure="" if values else of[-1].limit.note)))
+        limit_of = {id(g): o for g, o in pairs}
+        for place, part in by_placement([g for g, _ in pairs], known):
+            of = [limit_of[id(g)] for g in part]
+            values = [o.value for o in of if o.ok]
+            m = Measure(name, int(size), of[0].unit or part[0].measure.unit)
+            out.append((m, Figure(quantile(values, 0.5), quantile(values, 0.1),
+                                  quantile(values, 0.9), rounds=len(values),
+                                  failure="" if values else of[-1].note), place))
     return out
 
 
@@ -187,17 +194,48 @@ def list_measures(measures: list) -> None:
     sys.stdout.write(report.layout(rows))
 
 
-def present(facts: dict, schedule: Schedule, results: list, limits: list, names: list) -> str:
+def present(facts: dict, groups: list, results: list, limits: list, names: list) -> str:
     text = "".join(f"{key}: {value}\n" for key, value in facts.items()) + "\n"
     if results:
         text += report.table(results, names) + "\n"
     if limits:
         text += report.limits_table(limits) + "\n"
-    return text + report.noise(schedule.groups, results)
+    return text + report.noise(groups, results)
+
+
+def show(facts: dict, groups: list, others: list, names: list, as_json: bool) -> list:
+    """Prints what was measured; the results of the rows."""
+    measures = list({id(g.measure): g.measure for g in groups}.values())
+    results, limits = summaries(measures, groups, names), limit_figures(groups, others)
+    if as_json:
+        print(report.as_json(facts, results, limits))
+    else:
+        sys.stdout.write(present(facts, groups, results, limits, names))
+    return results
+
+
+def show_kept(path: str, options: argparse.Namespace) -> int:
+    try:
+        facts, groups = kept.read(path)
+    except (OSError, kept.NoFigures) as e:
+        sys.stderr.write(f"bench/run: {e}\n")
+        return 2
+    wanted = {id(m) for m in chosen(list({id(g.measure): g.measure for g in groups}.values()),
+                                    options)}
+    groups = [g for g in groups if id(g.measure) in wanted]
+    if not groups:
+        sys.stderr.write(f"bench/run: {path} has no measure called '{options.only}'\n")
+        return 2
+    others = [g for g in groups if Limits.name in g.seen]
+    groups = [g for g in groups if Limits.name not in g.seen]
+    show(facts, groups, others, kept.names(groups), options.json)
+    return 0
 
 
 def main() -> int:
     options = parse(sys.argv[1:])
+    if options.read:
+        return show_kept(options.read, options)
     measures = chosen(MEASURES, options)
     others = chosen(OTHER_LIMITS, options)
     if options.list:
@@ -233,21 +271,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     limits = Limits(settings)
     schedule = Schedule(measures, subjects, limits, options.rounds, options.extra)
+    other_groups = []
     try:
         schedule.run(warm_up=not options.quick)
-        other_groups, other_figures = measure_limits(limits, others, options.rounds)
+        other_groups = measure_limits(limits, others, options.rounds)
     except KeyboardInterrupt:
         say("\ninterrupted: what was measured so far\n")
-        other_groups, other_figures = [], []
 
-    taken = {id(g.measure) for g in schedule.groups}
-    results = [summarise(m, schedule.groups, names) for m in measures if id(m) in taken]
     path = tsv_path(facts, options.keep)
     report.write_tsv(path, facts, schedule.groups, other_groups)
-    shown_limits = limits_used(schedule.groups) + other_figures
-    if options.json:
-        print(report.as_json(facts, results, shown_limits))
-    else:
-        sys.stdout.write(present(facts, schedule, results, shown_limits, names))
+    results = show(facts, schedule.groups, other_groups, names, options.json)
     say(f"raw figures: {os.path.relpath(path)}\n")
     return 1 if any(names[0] in r.figures and r.figures[names[0]].failure for r in results) else 0

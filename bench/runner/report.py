@@ -4,6 +4,7 @@ import os
 
 from .figures import Figure, Result
 from .goals import size_text
+from .placement import described, placements
 
 
 def number(x: float) -> str:
@@ -29,10 +30,15 @@ def layout(rows: list) -> str:
                    for row in rows)
 
 
+def beside(result: Result) -> str:
+    """What stands beside the name where the cores were near in some rounds and far in others."""
+    return f", {result.place}, {result.share}" if result.place else ""
+
+
 def _cells(result: Result, names: list) -> list:
     m, first = result.measure, names[0]
     mine = result.figures.get(first)
-    cells = [f"{m.name} {size_text(m.size)}", m.unit,
+    cells = [f"{m.name} {size_text(m.size)}" + beside(result), m.unit,
              number(result.limit.median) if result.limit.rounds else "-"]
     if result.limit.p99:
         cells[2] += f" p99 {number(result.limit.p99)}"
@@ -70,6 +76,9 @@ def table(results: list, names: list) -> str:
              "way, but *read_*, *atomic_*,\nregister_*, revoke_*, cache_*, verbs_bind* and *_idle "
              "are whole operations, and *_lat_epoll*\nround trips. base: without what the row "
              "adds, or over libfabric, in the same round (bench/README.md).\n")
+    if any(r.place for r in results):
+        text += ("near, far: the distance of the two cores in those rounds, as a cache line has "
+                 "it;\nmoved: it changed within each round, and the figure is of no placement.\n")
     if any(f.note.startswith("LENIENT") for r in results for f in r.figures.values()):
         text += "*: only with a target that wakes between bursts of 128 operations.\n"
     return text + _failures(results) + _notes(results, first)
@@ -80,7 +89,9 @@ def _failures(results: list) -> str:
     for r in results:
         for name, figure in r.figures.items():
             if figure.failure:
-                reasons.setdefault((name, figure.failure), []).append(r.measure.key)
+                keys = reasons.setdefault((name, figure.failure), [])
+                if r.measure.key not in keys:
+                    keys.append(r.measure.key)
     if not reasons:
         return ""
     return "\nFailed:\n" + "".join(f"  {name}: {', '.join(keys)}: {why}\n"
@@ -94,8 +105,8 @@ def _notes(results: list, first: str) -> str:
         if r.verdict != "NOT met" or figure is None:
             continue
         away = f"{figure.per_limit:.2f} of the limit" if figure.per_limit else "no limit known"
-        lines.append(f"  {r.measure.key}: {number(figure.median)} {r.measure.unit}, {away}; "
-                     f"goal {r.goal}\n")
+        lines.append(f"  {r.measure.key}{beside(r)}: {number(figure.median)} {r.measure.unit}, "
+                     f"{away}; goal {r.goal}\n")
     return "\nGoals not met:\n" + "".join(lines) if lines else ""
 
 
@@ -108,7 +119,8 @@ def noise(groups: list, results: list) -> str:
     text = (f"Cache-line ping-pong, one way: median {middle:.1f} ns, {lines[0]:.1f} to "
             f"{lines[-1]:.1f} ns. {len(disturbed)} of {len(groups)} groups were disturbed")
     text += f" (as: {disturbed[0].disturbance})" if disturbed else ""
-    noisy = [r.measure.key for r in results if r.noisy]
+    text += f". By line: {described(groups)}" if len(placements(groups)) > 1 else ""
+    noisy = [r for r in results if r.noisy]
     if noisy:
         text += (f".\nTHE MACHINE WAS NOISY: {len(noisy)} of {len(results)} rows have too few "
                  "quiet rounds and rest on disturbed ones")
@@ -117,8 +129,8 @@ def noise(groups: list, results: list) -> str:
 
 def limits_table(seen: list) -> str:
     rows = [["limit", "unit", "value [p10-p90]"]]
-    rows += [[f"{m.name} {size_text(m.size)}", m.unit,
-              spread(f) if f.rounds else f"failed: {f.failure}"] for m, f in seen]
+    rows += [[f"{m.name} {size_text(m.size)}" + (f", {place}" if place else ""), m.unit,
+              spread(f) if f.rounds else f"failed: {f.failure}"] for m, f, place in seen]
     return layout(rows)
 
 
@@ -127,7 +139,7 @@ def write_tsv(path: str, facts: dict, groups: list, limit_groups: list) -> None:
     columns = ["round", "measure", "size", "subject", "ok", "value", "unit", "min", "p50", "p99",
                "mean", "count", "line_ns", "foreign", "disturbance", "note"]
     with open(path, "w", encoding="utf-8") as out:
-        for key, value in facts.items():
+        for key, value in (facts | {"lines": described(groups)}).items():
             out.write(f"# {key}: {value}\n")
         out.write("\t".join(columns) + "\n")
         for g in groups + limit_groups:
@@ -144,9 +156,11 @@ def write_tsv(path: str, facts: dict, groups: list, limit_groups: list) -> None:
 def as_json(facts: dict, results: list, limits: list) -> str:
     return json.dumps({
         "facts": facts,
-        "limits": {m.key: {"unit": m.unit, **vars(f)} for m, f in limits},
+        "limits": {m.key + (f", {place}" if place else ""): {"unit": m.unit, **vars(f)}
+                   for m, f, place in limits},
         "measures": [{
             "measure": r.measure.name, "size": r.measure.size, "unit": r.measure.unit,
+            "place": r.place, "rounds": r.share,
             "limit": vars(r.limit), "subjects": {n: vars(f) for n, f in r.figures.items()},
             "gains": r.gains, "goal": r.goal, "verdict": r.verdict, "noisy": r.noisy,
             "disturbed": r.disturbed,

@@ -28,10 +28,16 @@ class Group:
     bases: dict = field(default_factory=dict)  # the same of the base measure, where there is one
 
     @property
+    def stayed(self) -> bool:
+        """The two cores lay as far apart at the end as at the beginning."""
+        lines = [x for x in self.lines if x > 0]
+        return not lines or max(lines) / min(lines) <= MOST_CHANGE
+
+    @property
     def disturbance(self) -> str:
         """Empty when the machine was quiet."""
         lines = [x for x in self.lines if x > 0]
-        if lines and max(lines) / min(lines) > MOST_CHANGE:
+        if not self.stayed:
             return f"line {min(lines):.0f}-{max(lines):.0f} ns"
         if self.foreign > MOST_FOREIGN:
             return f"others used {self.foreign:.0%} of a CPU"
