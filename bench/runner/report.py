@@ -73,8 +73,9 @@ def table(results: list, names: list) -> str:
     text = layout([heading] + [_cells(r, names) for r in results])
     text += (f"\nMedians over rounds. /limit: {first} divided by the limit, round by round. gain: "
              f"how many times\nbetter {first} is than that peer, round by round. Latencies are one "
-             "way, but *read_*, *atomic_*,\nregister_*, revoke_*, cache_*, verbs_bind* and *_idle "
-             "are whole operations, and *_lat_epoll*\nround trips. base: without what the row "
+             "way, but *read_*, *atomic_*,\nregister_*, revoke_*, cache_*, verbs_bind*, "
+             "verbs_connect_*, mpi_allreduce_*, start_*, run_* and\n*_idle are whole operations, "
+             "and *_lat_epoll* and mpi_ring_* round trips. base: without what the row "
              "adds, or over libfabric, in the same round (bench/README.md).\n")
     if any(r.place for r in results):
         text += ("near, far: the distance of the two cores in those rounds, as a cache line has "
