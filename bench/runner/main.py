@@ -214,6 +214,11 @@ def show(facts: dict, groups: list, others: list, names: list, as_json: bool) ->
     return results
 
 
+def exit_code(results: list, first: str) -> int:
+    """Goals that are not met are told; a figure that is not there is an error."""
+    return 1 if any(first in r.figures and r.figures[first].failure for r in results) else 0
+
+
 def show_kept(path: str, options: argparse.Namespace) -> int:
     try:
         facts, groups = kept.read(path)
@@ -282,4 +287,4 @@ def main() -> int:
     report.write_tsv(path, facts, schedule.groups, other_groups)
     results = show(facts, schedule.groups, other_groups, names, options.json)
     say(f"raw figures: {os.path.relpath(path)}\n")
-    return 1 if any(names[0] in r.figures and r.figures[names[0]].failure for r in results) else 0
+    return exit_code(results, names[0])

@@ -1,4 +1,6 @@
 """The driver's arithmetic: quantiles, ratios round by round, disturbed groups, verdicts."""
+import contextlib
+import io
 import os
 import sys
 import tempfile
@@ -10,6 +12,7 @@ from runner import builds, report  # noqa: E402
 from runner.figures import quantile, summarise  # noqa: E402
 from runner.lineup import BesidePatterns  # noqa: E402
 from runner.goals import MEASURES, Criterion, Measure  # noqa: E402
+from runner.main import exit_code, show  # noqa: E402
 from runner.schedule import Group, Schedule  # noqa: E402
 from runner.subjects import Observation, RowProgram, Settings, Ucx, failed  # noqa: E402
 
@@ -247,6 +250,51 @@ class Figures(unittest.TestCase):
         self.assertEqual(goals["verbs_write_imm_lat/8"], "<= 1.2x base")
         self.assertEqual(goals["verbs_write_lat/8"], "<= 1.1x limit")
         self.assertEqual(goals["verbs_bind_lat/4096"], "<= 100 ns")
+
+    def test_what_is_aimed_at_is_judged(self):
+        goals = {m.key: [c.text(m.unit) for c in m.goal] for m in MEASURES}
+        for key, wanted in {
+                "send_rate_safe/8": ">= 40 M/s", "tagged_rate_safe/8": ">= 40 M/s",
+                "verbs_send_rate/8": ">= 30 M/s", "verbs_send_bw/1048576": ">= 1x base",
+                "atomic_lat/8": "<= 1.3x limit", "atomic_rate/8": ">= 1x ucx",
+                "read_any_lat/8": "<= 1.3x base", "verbs_bind_lat_many/64": "<= 1.3x base",
+                "mpi_lat/8": "<= 0.95x ompi", "mpi_bw/1048576": ">= 3x ompi",
+                "verbs_write_lat_idle/8": "<= 1.1x limit",
+                "verbs_read_lat_idle/8": "<= 1.1x limit"}.items():
+            self.assertIn(wanted, goals[key], key)
+
+    def test_bulk_to_an_idle_target_is_judged_at_each_size_over_both_doors(self):
+        rows = [m for m in MEASURES if m.name.endswith("_bw_idle") and m.size > 8]
+        self.assertEqual(len(rows), 8)
+        for row in rows:
+            self.assertEqual(row.limit, f"cma_bw/{row.size}")
+            for value, verdict in ((9.6, "met"), (9.4, "NOT met")):
+                self.assertEqual(of_three(row, 10, aperture=value).verdict, verdict, row.key)
+
+    def test_both_ways_at_once_over_libfabric_are_no_slower_than_shm(self):
+        rows = [m for m in MEASURES if m.name.endswith("_both")]
+        self.assertEqual(len(rows), 20)
+        for row in rows:
+            groups = [group(row, i, aperture=16.1, shm=17) for i in range(3)]
+            for g in groups:
+                g.bases["aperture"] = Observation(True, 10.0, row.unit)
+            result = summarise(row, groups, ["aperture", "shm"])
+            self.assertEqual(result.verdict, "met" if row.is_verbs else "NOT met", row.key)
+            for g in groups:
+                g.seen["shm"].value = 16.0
+            self.assertEqual(summarise(row, groups, ["aperture", "shm"]).verdict, "met")
+
+    def test_goals_that_are_not_met_fail_no_run(self):
+        g = group(LAT, 1, 50, aperture=500, ucx=60)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            (result,) = show({}, [g], [], ["aperture", "ucx"], False)
+        self.assertEqual(result.verdict, "NOT met")
+        self.assertIn("Goals not met", out.getvalue())
+        self.assertEqual(exit_code([result], "aperture"), 0)
+        g.seen["aperture"] = failed("hang")
+        with contextlib.redirect_stdout(io.StringIO()):
+            results = show({}, [g], [], ["aperture", "ucx"], False)
+        self.assertEqual(exit_code(results, "aperture"), 1)
 
     def test_row_that_states_its_tail_does_so(self):
         read = Measure("verbs_read_lat_idle", 8, "ns", tail=True)
