@@ -21,6 +21,7 @@ two_hosts.enter()
 
 SILENCE = 5  # seconds that a connection may be silent: link/tcp/stream.cpp
 KIB, MIB = 1024, 1024 * 1024
+AIMED_RESET_MS = 50  # printed beside what was seen: a machine under load may take longer
 REGION = ("--region", str(4 * MIB))
 
 
@@ -108,7 +109,8 @@ class Faults(unittest.TestCase):
             self.ends_well(newcomer, "write", newcomer.know(survivor), MIB)
             newcomer.end()
             survivor.end()
-        say(f"killed: the last completion {', '.join(map(ms, lasted))} after the kill")
+        say(f"killed: the last completion {', '.join(map(ms, lasted))} after the kill "
+            f"(aimed at: {AIMED_RESET_MS} ms at most)")
 
     def test_a_cut_cable_ends_what_is_under_way_and_what_is_idle(self):
         hosts = self.hosts()
@@ -391,6 +393,7 @@ class Faults(unittest.TestCase):
             target.ask(how)
             time.sleep(0.3)
             p50, p99, longest = one.numbers(f"latency {to} 300")
+            self.assertLess(p99, 1e9, how)  # on any machine: nobody had to call for it
             say(f"8 bytes read from a target that {'polls' if how == 'look' else how + 's'}: p50 "
                 f"{p50 / 1e3:.0f} us, p99 {p99 / 1e3:.0f} us, longest {longest / 1e3:.0f} us")
 
