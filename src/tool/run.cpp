@@ -69,7 +69,7 @@ int run(char* const* argv, const RunOptions& options) {
     return fail(kExitOwnFailure, problem + "; build it (./dev build) or install Aperture again");
   }
   const bool preloads = bears_preload(program.path);
-  const VerbsDoor door = preloads ? open_verbs_door(folder) : VerbsDoor{};
+  const VerbsDoor door = preloads ? open_verbs_door(folder, Probes::as_kept) : VerbsDoor{};
   const std::string explain_library = place.provider_folder + "/" + kExplainFile;
   if (preloads && ::access(explain_library.c_str(), R_OK) == 0) {
     place.explain_library = explain_library;

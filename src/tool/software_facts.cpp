@@ -93,7 +93,7 @@ Fact libfabric_fact() {
 
 Fact verbs_fact(const std::string& command_folder) {
   Fact fact("verbs", "verbs door");
-  const VerbsDoor door = open_verbs_door(command_folder);
+  const VerbsDoor door = open_verbs_door(command_folder, Probes::anew);
   const auto or_null = [](const std::string& text) {
     return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
   };

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <link.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -19,6 +20,7 @@
 
 #include "base/runtime_folder.hpp"
 #include "tool/child_probe.hpp"
+#include "tool/kept_answer.hpp"
 #include "tool/places.hpp"
 #include "tool/surroundings.hpp"
 
@@ -41,7 +43,16 @@ std::string find_library(const std::string& command_folder) {
   return {};
 }
 
-// The file of a loaded library, unless it is ours. In a child: loading runs foreign code.
+// Of a library that was found by a path, as all are but the kernel's.
+int add_file(dl_phdr_info* loaded, size_t, void* files) {
+  if (loaded->dlpi_name != nullptr && loaded->dlpi_name[0] == '/') {
+    static_cast<std::string*>(files)->append(loaded->dlpi_name).append("\n");
+  }
+  return 0;
+}
+
+// The file of a loaded library, unless it is ours, and those of all that is loaded with it, each
+// with a line's end. In a child: loading runs foreign code.
 std::string load_real(const char* name) {
   void* handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr || ::dlsym(handle, kMark) != nullptr) return {};
@@ -52,7 +63,9 @@ std::string load_real(const char* name) {
       ::realpath(where.dli_fname, resolved) == nullptr) {
     return {};
   }
-  return resolved;
+  std::string files = std::string(resolved) + "\n";
+  ::dl_iterate_phdr(add_file, &files);
+  return files;
 }
 
 // As a program would find it (ld.so's cache, the multiarch folders); where ours already stands in
@@ -75,10 +88,10 @@ std::string find_real() {
   return {};
 }
 
-// In the user's own folder, one for each place of our library and of the real one: of programs that
-// run at once, each may have its own.
-std::string make_folder(const std::string& library, const std::string& real, std::string& why_not) {
-  const std::string base = runtime_folder(why_not);
+// In base, the user's own folder, one for each place of our library and of the real one: of
+// programs that run at once, each may have its own.
+std::string make_folder(const std::string& base, const std::string& library,
+                        const std::string& real, std::string& why_not) {
   if (base.empty()) return {};
   char name[32];
   std::snprintf(name, sizeof name, "/verbs-%016zx", std::hash<std::string>()(library + ' ' + real));
@@ -131,7 +144,7 @@ std::string try_out(const VerbsDoor& door) {
 
 }  // namespace
 
-VerbsDoor open_verbs_door(const std::string& command_folder) {
+VerbsDoor open_verbs_door(const std::string& command_folder, Probes probes) {
   VerbsDoor door;
   door.library = find_library(command_folder);
   if (door.library.empty()) {
@@ -139,12 +152,19 @@ VerbsDoor open_verbs_door(const std::string& command_folder) {
     door.why_not += " is not beside the provider";
     return door;
   }
-  door.real = find_real();
+  std::string why_no_folder;
+  const std::string base = runtime_folder(why_no_folder);
+  const KeptAnswer kept(base, door.library);
+  std::string files = probes == Probes::as_kept ? kept.files() : std::string();
+  const bool is_kept = !files.empty();
+  if (!is_kept) files = find_real();
+  door.real = files.substr(0, files.find('\n'));
   if (door.real.empty()) {
     door.why_not = "this host has no libibverbs.so.1 (on Debian: apt-get install libibverbs1)";
     return door;
   }
-  door.folder = make_folder(door.library, door.real, door.why_not);
+  door.why_not = why_no_folder;
+  door.folder = make_folder(base, door.library, door.real, door.why_not);
   if (door.folder.empty()) return door;
   door.preload = door.folder + "/" + kVerbsFile;
   door.why_not = why_in_no_list(door);
@@ -155,7 +175,14 @@ VerbsDoor open_verbs_door(const std::string& command_folder) {
       !make_link(door.folder + "/" + kPlainVerbsName, door.library, door.why_not)) {
     return door;
   }
+  if (is_kept) return door;
+  const std::string written = kept.written_of(files);
   door.why_not = try_out(door);
+  if (door.why_not.empty()) {
+    kept.keep(written);
+  } else {
+    kept.forget();
+  }
   return door;
 }
 

@@ -26,8 +26,11 @@ struct VerbsDoor {
   std::string why_not;  // a sentence; empty: the door is open
 };
 
+// Whether what was found the last time is enough (kept_answer.hpp).
+enum class Probes { as_kept, anew };
+
 // Finds both libraries, makes the links, and tries them out. command_folder: see places.hpp.
-VerbsDoor open_verbs_door(const std::string& command_folder);
+VerbsDoor open_verbs_door(const std::string& command_folder, Probes probes);
 
 // What the probe process does: 0 if the doors' libraries are in it.
 int probe_verbs_door();

@@ -3,6 +3,7 @@ folder with its links, the place where Aperture is installed.
 """
 import glob
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,14 @@ class Door(unittest.TestCase):
 
     def run_in(self, *command, word="run", options=(), **how) -> subprocess.CompletedProcess:
         return self.start(COMMAND, word, *options, "--", *command, **how)
+
+    def installed_in(self, name):
+        place = f"{self.folder}/{name}"
+        for part in ("bin/aperture", "lib/aperture", "lib/libfabric"):
+            os.makedirs(os.path.dirname(f"{place}/{part}"), exist_ok=True)
+            copy = shutil.copy if os.path.isfile(f"{BUILD}/{part}") else shutil.copytree
+            copy(f"{BUILD}/{part}", f"{place}/{part}")
+        return f"{place}/bin/aperture"
 
     def assert_prints(self, done, printed):
         self.assertEqual((done.returncode, done.stdout), (0, printed), done.stderr)
@@ -119,16 +128,130 @@ class Preloads(Door):
             self.assertEqual("without the verbs door" in done.stderr, others == 0o777)
 
 
+class Kept(Door):
+    """What the probes found is asked for again whenever it may have changed."""
+    # Of processes that the command has started and seen end; an exec leaves them counted.
+    PROGRAM = (sys.executable, "-c", "import resource as r\n"
+               "print(r.getrusage(r.RUSAGE_CHILDREN).ru_minflt > 0)")
+
+    def asks(self, command=COMMAND, **how) -> bool:
+        done = self.start(command, "run", "--", *self.PROGRAM, **how)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("without the verbs door", done.stderr)
+        return done.stdout == "True\n"
+
+    def answer(self) -> str:
+        (path,) = glob.glob(f"{self.folder}/aperture-*/verbs-*.answer")
+        return path
+
+    def test_a_door_that_opened_is_not_tried_again(self):
+        self.assertEqual([self.asks() for _ in range(3)], [True, False, False])
+        self.assertEqual(os.stat(self.answer()).st_mode & 0o777, 0o600)
+        self.assertEqual(glob.glob(f"{self.answer()}.*"), [])
+        done = self.run_in("ibv_devices")
+        self.assertIn("aperture0", done.stdout, done.stderr)
+
+    def test_links_that_are_gone_are_made_again(self):
+        self.asks()
+        (folder,) = glob.glob(f"{self.folder}/aperture-*/verbs-*[0-9a-f]")
+        shutil.rmtree(folder)
+        self.assertFalse(self.asks())
+        self.assertIn("aperture0", self.run_in("ibv_devices").stdout)
+
+    def test_a_changed_library_or_command_is_tried_again(self):
+        command = self.installed_in("place")
+        library = f"{self.folder}/place/lib/aperture/libibverbs.so.1"
+        self.assertEqual([self.asks(command) for _ in range(2)], [True, False])
+        for file in (library, command):
+            shutil.copy(file, f"{file}.new")
+            os.rename(f"{file}.new", file)
+            self.assertEqual([self.asks(command) for _ in range(2)], [True, False], file)
+            seen = os.stat(file)
+            os.utime(file, ns=(seen.st_atime_ns, seen.st_mtime_ns + 1))
+            self.assertEqual([self.asks(command) for _ in range(2)], [True, False], file)
+        with open(library, "r+b") as f:
+            f.truncate(4096)
+        for _ in range(2):
+            done = self.start(command, "run", "--", "sh", "-c", "expr 6 '*' 7")
+            self.assert_prints(done, "42\n")
+            self.assertIn("without the verbs door", done.stderr)
+        self.assertEqual(glob.glob(f"{self.folder}/aperture-*/verbs-*.answer"), [])
+
+    def test_a_file_that_is_not_what_was_written_is_not_believed(self):
+        self.asks()
+        path = self.answer()
+        with open(path, encoding="utf-8") as f:
+            good = f.read()
+        conditions, _, files = good.partition("limits ")
+        real = files.splitlines()[1].split(" ")[0]
+        bad = {"nothing": "", "half": good[:len(good) // 2], "no end": good[:-1],
+               "more": good + "x", "a line more": good + "/bin/sh\n",
+               "zeros": "\0" * len(good), "spaces": " " * 999,
+               "long": good + "/" * 20000, "conditions alone": f"{conditions}limits \n",
+               "another library": good.replace(real, "/bin/sh"),
+               "a library that is not there": good.replace(real, "/nowhere/libibverbs.so.1"),
+               "a relative one": good.replace(real, real[1:])}
+        for name, text in bad.items():
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text)
+            self.assertEqual([self.asks() for _ in range(2)], [True, False], name)
+            with open(path, encoding="utf-8") as f:
+                self.assertEqual(f.read(), good, name)
+
+    def test_a_file_that_is_not_the_users_alone_is_not_believed(self):
+        self.asks()
+        path = self.answer()
+        other = f"{self.folder}/other"
+
+        def move_away():
+            os.rename(path, other)
+            os.symlink(other, path)
+        spoils = {"others may read it": lambda: os.chmod(path, 0o644),
+                  "others may write it": lambda: os.chmod(path, 0o602),
+                  "it has another name": lambda: os.link(path, other),
+                  "it is a link": move_away}
+        if os.geteuid() == 0:
+            spoils["it is another user's"] = lambda: os.chown(path, NOBODY, NOBODY)
+        for name, spoil in spoils.items():
+            spoil()
+            self.assertEqual([self.asks() for _ in range(2)], [True, False], name)
+            if os.path.exists(other):
+                os.remove(other)
+        os.remove(path)
+        os.mkfifo(path, 0o600)  # nobody waits for a writer
+        self.assertEqual([self.asks() for _ in range(2)], [True, False])
+
+    def test_a_folder_that_others_may_write_shuts_the_door_with_an_answer_too(self):
+        self.asks()
+        os.chmod(os.path.dirname(self.answer()), 0o777)
+        done = self.run_in("sh", "-c", "expr 6 '*' 7")
+        self.assert_prints(done, "42\n")
+        self.assertIn("without the verbs door", done.stderr)
+
+    def test_variables_of_ld_so_and_limits_are_another_question(self):
+        self.asks()
+        for variable in ("LD_LIBRARY_PATH", "LD_BIND_NOW", "GLIBC_TUNABLES"):
+            for _ in range(2):
+                self.assertTrue(self.asks(env={variable: ""}), variable)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        fewer = (min(soft, hard) - 1, hard)
+        self.assertFalse(self.asks())
+        self.assertTrue(self.asks(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE,
+                                                                       fewer)))
+
+    def test_info_asks_anew(self):
+        self.asks()
+        before = os.stat(self.answer()).st_ino
+        held = open(self.answer(), "rb")  # its number is not given out again
+        self.addCleanup(held.close)
+        done = self.start(COMMAND, "info")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotEqual(os.stat(self.answer()).st_ino, before)
+        self.assertFalse(self.asks())
+
+
 class Characters(Door):
     """Of paths that go into lists which they would divide."""
-    def installed_in(self, name):
-        place = f"{self.folder}/{name}"
-        for part in ("bin/aperture", "lib/aperture", "lib/libfabric"):
-            os.makedirs(os.path.dirname(f"{place}/{part}"), exist_ok=True)
-            copy = shutil.copy if os.path.isfile(f"{BUILD}/{part}") else shutil.copytree
-            copy(f"{BUILD}/{part}", f"{place}/{part}")
-        return f"{place}/bin/aperture"
-
     def said(self, done):
         """What stands on stderr behind the notice; nothing of it is ld.so's."""
         self.assertNotIn("ld.so", done.stderr)
