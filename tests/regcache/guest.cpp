@@ -30,6 +30,9 @@ extern "C" {
 [[gnu::visibility("default")]] int guest_munmap(void* addr, size_t len) {
   return ::munmap(addr, len);
 }
+[[gnu::visibility("default")]] int guest_mprotect(void* addr, size_t len, int rights) {
+  return ::mprotect(addr, len, rights);
+}
 [[gnu::visibility("default")]] void guest_free(void* block) {
   std::free(block);
 }

@@ -18,6 +18,7 @@ class Guest {
   explicit Guest(const char* path) : handle_(::dlopen(path, RTLD_LAZY | RTLD_LOCAL)) {
     EXPECT_NE(handle_, nullptr) << ::dlerror();
     munmap = get<decltype(munmap)>("guest_munmap");
+    mprotect = get<decltype(mprotect)>("guest_mprotect");
     free = get<decltype(free)>("guest_free");
     of_thread = get<decltype(of_thread)>("guest_of_thread");
     of_library = get<decltype(of_library)>("guest_of_library");
@@ -30,6 +31,7 @@ class Guest {
   }
 
   int (*munmap)(void* addr, size_t len) = nullptr;
+  int (*mprotect)(void* addr, size_t len, int rights) = nullptr;
   void (*free)(void* block) = nullptr;
   char* (*of_thread)() = nullptr;
   char* (*of_library)() = nullptr;

@@ -166,6 +166,17 @@ TEST_P(Steps, step_20_libraries_come_and_go) {
     ::munmap(at, kLen);
   }
 }
+
+// Of its calls too the kernel tells not all.
+TEST_P(Steps, step_20_what_a_library_does_that_was_loaded_later) {
+  uint8_t* const at = kept(kLen);
+  const Guest guest(GUEST_NOW);
+  keep(at, kLen);
+  ASSERT_EQ(guest.mprotect(at, kLen, PROT_NONE), 0);
+  EXPECT_EQ(cache_->kept(), 0u);
+  EXPECT_FALSE(cache_->acquire(at, kLen, Access::read_write));
+  ::munmap(at, kLen);
+}
 #endif
 
 TEST_P(Steps, step_23_moved_twice_in_a_row) {
