@@ -8,8 +8,8 @@
 // tried again until the deadline; that nobody listens is an answer. joining and opening happen on a
 // Peer, so the host takes those steps and says with enter() and try_again() what came of them. A
 // connected endpoint's request has no deadline while it is opening: an application decides. Where
-// connects to one port take turns (ConnectingSide), one that is queued waits for the host to say how
-// it goes on, and its turn is over when it waits for anything else. Owned by the control thread.
+// connects to one port take turns (ConnectingSide), one that is queued has not begun, and its turn
+// is over when it waits for anything. Owned by the control thread.
 #pragma once
 
 #include <array>
