@@ -136,11 +136,11 @@ bool is_for_musl(int fd, const Segments& segments) {
 
 // Whether the Go compiler has made it: one of its notes is Go's build ID, whoever has linked it.
 bool is_gos(int fd, const Segments& segments) {
-  constexpr uint64_t kMostBytes = 4096;
+  constexpr uint64_t kMostNoteBytes = 4096;
   constexpr uint32_t kBuildId = 4;
   for (const Elf64_Phdr& segment : segments.all) {
     if (segment.p_type != PT_NOTE) continue;
-    std::vector<char> notes(std::min<uint64_t>(segment.p_filesz, kMostBytes));
+    std::vector<char> notes(std::min<uint64_t>(segment.p_filesz, kMostNoteBytes));
     const ssize_t n = ::pread(fd, notes.data(), notes.size(), static_cast<off_t>(segment.p_offset));
     const uint64_t size = n > 0 ? static_cast<uint64_t>(n) : 0;
     const auto padded = [](uint64_t length) { return (length + 3) & ~uint64_t{3}; };

@@ -156,7 +156,7 @@ class DeviceByPeer : public WithDevices, public testing::TestWithParam<DeviceKin
 };
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DeviceByPeer, testing::ValuesIn(test::kDeviceKinds),
-                         [](const auto& info) { return std::string(test::name_of(info.param)); });
+                         [](const auto& kind) { return std::string(test::name_of(kind.param)); });
 
 TEST_P(DeviceByPeer, reads_and_writes_while_the_owner_looks_at_no_queue) {
   const uint64_t copied = ask(Ask::copies).number;

@@ -344,7 +344,9 @@ TEST_P(Device, a_receive_that_is_cancelled_or_closed_gives_all_back) {
     const Completion c = p->b.wait(&one);
     EXPECT_EQ(c.err, FI_ECANCELED);
     p->b.close_endpoint();
-    if (on_aperture()) EXPECT_TRUE(p->b.quiet()) << "no completions reported";
+    if (on_aperture()) {
+      EXPECT_TRUE(p->b.quiet()) << "no completions reported";
+    }
     EXPECT_EQ(to.close(), 0);
   }
   if (devices->is_standin()) {
