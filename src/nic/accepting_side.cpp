@@ -163,7 +163,12 @@ void AcceptingSide::on_open(Peer& peer, const wire::Open& open, Packet& packet) 
   const EndPair pair{listener->end.listener, open.source};
   // one that has not come so far is told that it crosses, by who sent this
   const Connector* const ours = parts_.connecting.find(pair);
-  const bool crosses = ours != nullptr && ours->stage() == Connector::Stage::opening;
+  // likewise one that crossed ours, which was answered over another socket before this one was read
+  // (two may join two processes, and one that is joined to itself has two ends); whoever had a
+  // lane, and opens one anew, tries again when the end of the old one has been heard of
+  const bool crosses = ours != nullptr
+                           ? ours->stage() == Connector::Stage::opening
+                           : peer.is_process() && parts_.lanes.is_up_with(pair, peer.incarnation());
   if (crosses && !is_first(open.source, peer.incarnation(), open.destination)) {
     return peer.reject(attempt, wire::Why::crossing);
   }

@@ -20,6 +20,12 @@ std::unique_ptr<link::Lane> bare(std::unique_ptr<link::Lane> lane) noexcept {
 
 }  // namespace
 
+bool LaneTable::is_up_with(const EndPair& pair, const wire::Id128& incarnation) const noexcept {
+  const auto it = current_.find(pair);
+  return it != current_.end() && it->second->peer != nullptr &&
+         it->second->peer->incarnation() == incarnation;
+}
+
 Status LaneTable::up(const std::shared_ptr<PeerLane>& record, std::unique_ptr<link::Lane> lane,
                      const wire::PrivateData* data) noexcept {
   assert(record->peer != nullptr && record->lane == lane.get());

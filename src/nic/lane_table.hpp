@@ -23,6 +23,8 @@ class LaneTable final : private link::faulty::LaneHost {
       : control_(control), listeners_(listeners) {}
 
   bool is_up(const EndPair& pair) const noexcept { return current_.contains(pair); }
+  // Likewise, and the other end is that process's.
+  bool is_up_with(const EndPair& pair, const wire::Id128& incarnation) const noexcept;
   // data: what the application there said; null: a datagram endpoint's lane. If its end is gone it
   // is closed again. Errors: no_memory; the other side is told that the lane is closed, nothing is
   // noted, and nobody here was told of it.
