@@ -65,9 +65,9 @@ MonitorKind monitor_of(const Variable& v) noexcept {
 constexpr const char* kMaxSize = "FI_MR_CACHE_MAX_SIZE";
 constexpr const char* kMaxCount = "FI_MR_CACHE_MAX_COUNT";
 constexpr const char* kMonitor = "FI_MR_CACHE_MONITOR";
-constexpr const char* kOfDevices[] = {"FI_MR_CUDA_CACHE_MONITOR_ENABLED",
-                                      "FI_MR_ROCR_CACHE_MONITOR_ENABLED",
-                                      "FI_MR_ZE_CACHE_MONITOR_ENABLED"};
+constexpr const char* kCuda = "FI_MR_CUDA_CACHE_MONITOR_ENABLED";
+constexpr const char* kRocr = "FI_MR_ROCR_CACHE_MONITOR_ENABLED";
+constexpr const char* kZe = "FI_MR_ZE_CACHE_MONITOR_ENABLED";
 
 }  // namespace
 
@@ -78,7 +78,9 @@ Settings settings_of_environment() noexcept {
   s.monitor = monitor_of({kMonitor, std::getenv(kMonitor)});
   if (s.cache.max_bytes == 0 || s.cache.max_count == 0) s.monitor = MonitorKind::disabled;
   s.cache.check = setting_is("APERTURE_MR_CACHE_CHECK", "1");
-  for (const char* const name : kOfDevices) say_of_switch({name, std::getenv(name)});
+  say_of_switch({kCuda, std::getenv(kCuda)});
+  say_of_switch({kRocr, std::getenv(kRocr)});
+  say_of_switch({kZe, std::getenv(kZe)});
   return s;
 }
 
