@@ -18,7 +18,7 @@ namespace {
 // Messages; a peer that reads nothing for that long is cut off. One of our own user may have us
 // hold as many as ask for, answer and close all the lanes that there can be: 40 MB.
 constexpr size_t kMaxOutbox = 4096, kMaxOwnOutbox = 65536;
-constexpr int kPacketsAtOnce = 16;   // then the other sockets have their turn
+constexpr int kPacketsAtOnce = 16;  // then the other sockets have their turn
 constexpr uint64_t kFlushAfterNs = 2'000'000;
 
 }  // namespace
