@@ -80,7 +80,7 @@ void ConnectingSide::end_turn(Connector& connector) noexcept {
   control_.post([this, port] { call_next(port); });
 }
 
-// Those who wait for what this one finds out, and are to wait no longer.
+// Those who wait for the process that has not answered this one, and are to wait no longer.
 std::deque<EndPair> ConnectingSide::queue_of(const Connector& connector) noexcept {
   if (connector.turn() != Connector::Turn::taken) return {};
   return std::exchange(turns_.at(connector.remote().of_port()).queue, {});
@@ -143,7 +143,9 @@ std::unique_ptr<Connector> ConnectingSide::take(const EndPair& pair) noexcept {
 }
 
 void ConnectingSide::stop_waiting(const EndPair& pair) noexcept {
-  if (Connector* const waiting = find(pair); waiting != nullptr) waiting->stop_waiting();
+  Connector* const waiting = find(pair);
+  if (waiting == nullptr || waiting->turn() == Connector::Turn::queued) return;  // for its turn
+  waiting->stop_waiting();
 }
 
 // The one that this peer may answer; nullptr: none.
@@ -154,9 +156,8 @@ Connector* ConnectingSide::of_attempt(uint32_t attempt, const Peer& peer) const 
 
 void ConnectingSide::on_connector_failed(Connector& connector, Errc why) noexcept {
   const EndPair first{connector.end().listener, connector.remote()};
-  const bool is_anybody_there = peers_.find_at(connector.remote()) != nullptr;
   const std::deque<EndPair> queue =
-      why == Errc::timed_out && !is_anybody_there ? queue_of(connector) : std::deque<EndPair>{};
+      why == Errc::timed_out ? queue_of(connector) : std::deque<EndPair>{};
   const auto fail = [&](const EndPair& pair) {
     const std::unique_ptr<Connector> gone = take(pair);
     const ListeningEnd* const listener = listeners_.find(pair.first);

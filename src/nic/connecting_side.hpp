@@ -6,10 +6,10 @@
 // told.
 //
 // Queue pairs share ports, and a program connects hundreds of them at once: connects to one port
-// take turns. Before it is known which process has the port, one finds that out over TCP, and where
-// nobody answers that one in time, none is answered; then some ask that process at once, and the
-// next when it has answered. Who has to wait for anything else gives up its turn. Owned by the
-// control thread.
+// take turns. Before it is known which process has the port, one finds that out over TCP; then some
+// ask that process at once, and the next when it has answered. Where nobody answers one in time,
+// all that wait for their turn fail with it. Who has to wait for anything else gives up its turn.
+// Owned by the control thread.
 #pragma once
 
 #include <deque>
