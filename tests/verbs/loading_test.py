@@ -118,7 +118,6 @@ class Loading(Door):
         done = self.run_in(program)
         self.assertEqual(done.returncode, 42, done.stderr)
 
-
     def test_a_static_program_is_told_once_that_it_finds_no_device(self):
         program = f"{self.folder}/static"
         built = subprocess.run(["cc", "-static", "-x", "c", "-", "-o", program],
