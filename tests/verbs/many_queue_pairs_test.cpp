@@ -102,7 +102,9 @@ TEST_F(ManyQueuePairs, carry_their_messages_and_are_made_anew_in_the_same_memory
         static_cast<double>(qps.size());
     std::printf("%.1f KiB a queue pair\n", each);
     if (round == 0) first = each;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep what was freed
     EXPECT_LE(each, 1.5 * first + 4) << "lanes that are gone are not used again";
+#endif
   }
 }
 
