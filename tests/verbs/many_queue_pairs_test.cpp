@@ -94,7 +94,7 @@ TEST_F(ManyQueuePairs, carry_their_messages_and_are_made_anew_in_the_same_memory
   HeldMemory full;
   go_round(few, full);
   const HeldMemory before = held_memory();
-  double first = 0;
+  [[maybe_unused]] double first = 0;
   for (int round = 0; round < 3 && !HasFatalFailure(); ++round) {
     go_round(qps, full);
     const double each =
