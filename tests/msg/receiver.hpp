@@ -131,6 +131,24 @@ class Receiver : public Matcher::Host {
     EXPECT_EQ(c.context, reinterpret_cast<void*>(context));
     return c;
   }
+  // The next completions must be successes of contexts 0 to n - 1, one each, in the order in which
+  // they were matched but for those of offered messages: two offered ones are copied side by side,
+  // and the endpoint promises no order of completions (fi_endpoint(3), comp_order FI_ORDER_NONE).
+  void expect_each(uint64_t n, bool offered) {
+    std::vector<bool> seen(n);
+    for (uint64_t i = 0; i < n; ++i) expect_one_of(seen, offered ? n : i);
+  }
+  // The next completion, of a context not in `seen` before: of `context`, or where that is
+  // seen.size() of any.
+  void expect_one_of(std::vector<bool>& seen, uint64_t context) {
+    ASSERT_TRUE(until([&] { return !cq().empty(); }));
+    ASSERT_FALSE(cq().error_first());
+    const auto got = reinterpret_cast<uint64_t>(qp::test::take(cq()).context);
+    ASSERT_LT(got, seen.size());
+    EXPECT_FALSE(seen[got]) << "a second completion of context " << got;
+    seen[got] = true;
+    EXPECT_TRUE(context == seen.size() || got == context) << got << ", and not " << context;
+  }
   // Posts a receive that completes; returns its completion.
   qp::Completion receive(uint64_t tag, Guarded& into, uint64_t context, uint64_t ignore = 0,
                          uint64_t source = qp::kAnySource) {
@@ -163,6 +181,9 @@ class Receiver : public Matcher::Host {
 
 // One size for each way a message may travel: in cells, through the byte ring, offered.
 inline constexpr size_t kWays[] = {8, 200, 5000, 100000};
+inline constexpr bool is_offered(size_t size) {
+  return size == 100000;
+}
 
 inline bool begins_with(Guarded& memory, const std::vector<std::byte>& data) {
   return memory.canaries_intact() &&
