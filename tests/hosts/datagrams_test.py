@@ -129,7 +129,8 @@ class Datagrams(players.BetweenHosts):
         client = [*RUN, "cmtime", "-c", "20", "-s", "@server"]
         status, printed = self.ended(hosts.client.start(hosts.spelt(client)))
         self.assertEqual(status, 0, printed)
-        self.assertRegex(printed, r"(?m)^connect +: +\d")
+        # up to rdma-core 44, and since
+        self.assertRegex(printed, r"(?m)^(connect +:|cm connect) +\d")
 
     def connected(self, hosts) -> tuple[subprocess.Popen, subprocess.Popen]:
         """One that writes to the other over a reliable connection until something happens to it.
