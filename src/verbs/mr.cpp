@@ -1,14 +1,17 @@
 // Registering and deregistering: see mr.hpp. IBTA vol. 1, 11.2.8 (memory management verbs).
 #include "verbs/mr.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cassert>
+#include <cerrno>
 #include <cinttypes>
 #include <memory>
 
 #include "base/clock.hpp"
 #include "base/file_mappings.hpp"
+#include "base/log.hpp"
 #include "base/no_throw.hpp"
 #include "base/pages.hpp"
 #include "ib/words.hpp"
@@ -259,6 +262,11 @@ int map_dma_buf(Wish& wish, int fd) noexcept {
   if (wish.length == 0 || wish.start + wish.length < wish.start)
     return refuse(EINVAL, "%s: %" PRIu64 " bytes at offset 0x%" PRIx64, wish.call, wish.length,
                   wish.start);
+  if (::fcntl(fd, F_GETFD) == -1) {
+    // UCX asks so, with -1, whether there are registrations of dma-bufs at all: no fault of a user
+    APERTURE_INFO("%s: descriptor %d is not open", wish.call, fd);
+    return EBADF;  // as of the kernel
+  }
   const char* why = "";
   const bool for_writing = (wish.access & IBV_ACCESS_LOCAL_WRITE) != 0;
   auto range = memory::map_dma_buf(fd, wish.start, wish.length, for_writing, why);

@@ -195,7 +195,9 @@ TEST_P(DmaBuf, what_is_wrong_is_refused) {
   EXPECT_EQ(refusal_of(reg(0, 8, 0, IBV_ACCESS_REMOTE_WRITE)), EINVAL) << "without local write";
   errno = 0;
   EXPECT_EQ(refusal_of(ibv_reg_dmabuf_mr(pd_, 0, 8, 0, STDERR_FILENO, kEverything)), EINVAL);
-  EXPECT_EQ(refusal_of(ibv_reg_dmabuf_mr(pd_, 0, 8, 0, -1, kEverything)), EINVAL);
+  for (const int closed : {-1, 1 << 20}) {
+    EXPECT_EQ(refusal_of(ibv_reg_dmabuf_mr(pd_, 0, 8, 0, closed, kEverything)), EBADF);
+  }
   ibv_mr* const mr = reg(0, kSize, 0);
   ASSERT_NE(mr, nullptr);
   EXPECT_NE(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, pd_, nullptr, 0, 0), 0);
