@@ -223,12 +223,13 @@ void RcQp::update_pending() noexcept {
   lane_.note_pending(sq_.head != sq_.next || responder_.receiver().has_begun());
 }
 
-void RcQp::fall_asleep() noexcept {
+void RcQp::fall_asleep(uint64_t sleep_number) noexcept {
   if (!lane_) return;
   // what nobody waits for is acknowledged without a ring, and stays open as long as we sleep
   lane_.note_pending(awaits_answers() || responder_.receiver().has_begun());
   lane_.fall_asleep({.for_executed = awaits_answers(),
-                     .for_room = responder_.is_streaming() || responder_.is_held()});
+                     .for_room = responder_.is_streaming() || responder_.is_held(),
+                     .number = sleep_number});
 }
 
 bool RcQp::anything_arrived() const noexcept {

@@ -52,7 +52,7 @@ class RcQp final : public RcCore {
       return Look::nothing;
     return responder_.take_fast() ? Look::taken : Look::poll;
   }
-  void fall_asleep() noexcept override;
+  void fall_asleep(uint64_t sleep_number) noexcept override;
   void wake_up() noexcept override { lane_.wake_up(); }
   bool sleeps_too_deep() noexcept override { return lane_.sleeps_too_deep(awaits_answers()); }
   bool peer_fences() const noexcept override { return lane_.producer_fences(); }

@@ -169,7 +169,7 @@ void UdQp::explain_too_long(uint64_t len, uint64_t room) noexcept {
 
 // --- sleeping ---
 
-void UdQp::fall_asleep() noexcept {
+void UdQp::fall_asleep(uint64_t) noexcept {
   end_.fall_asleep();
 }
 

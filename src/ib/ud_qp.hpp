@@ -51,7 +51,7 @@ class UdQp final : public QueuePair, private link::DatagramSink {
   // link::Pollable
   bool poll(uint64_t polls) noexcept override;
   Look look() noexcept override;
-  void fall_asleep() noexcept override;
+  void fall_asleep(uint64_t sleep_number) noexcept override;
   void wake_up() noexcept override;
   bool anything_arrived() const noexcept override;
   bool needs_polling() const noexcept override;

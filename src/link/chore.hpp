@@ -14,7 +14,7 @@ template <typename Self>
 class Chore : public Pollable {
  public:
   Look look() noexcept final { return self().is_due() ? Look::poll : Look::nothing; }
-  void fall_asleep() noexcept final {}
+  void fall_asleep(uint64_t) noexcept final {}
   void wake_up() noexcept final {}
   bool anything_arrived() const noexcept final { return self().is_due() && !self().is_blocked(); }
   bool needs_polling() const noexcept final { return anything_arrived(); }

@@ -88,6 +88,34 @@ class PendingWatch {
   std::atomic<bool> rests_{false};
 };
 
+// What all lanes of this process to one engine of a peer know of its doorbell: one ring is for all
+// of them (tests/spin/ring_once.pml). Any thread.
+class Ringing {
+ public:
+  // Of the engine's sleep with that number, which the channels say (ring/channel.hpp).
+  // SYNC POINT: rung-sleep: the ring itself comes before it is said
+  bool is_rung_for(uint64_t sleep_number) const noexcept {
+    return sleep_number != ring::kUnnumbered &&
+           sleep_number_.load(std::memory_order_acquire) == sleep_number;
+  }
+  // SYNC POINT: rung-sleep
+  void note_rung_for(uint64_t sleep_number) noexcept {
+    sleep_number_.store(sleep_number, std::memory_order_release);
+  }
+  // For an engine that is awake and does not come to what lies there: true if that has not been
+  // rung for by any lane in the last `pause` ticks, and is now.
+  bool rings_again(uint64_t now, uint64_t pause) noexcept {
+    // relaxed, both: two that ring at once do no harm
+    if (now - rung_at_.load(std::memory_order_relaxed) < pause) return false;
+    rung_at_.store(now, std::memory_order_relaxed);
+    return true;
+  }
+
+ private:
+  std::atomic<uint64_t> sleep_number_{ring::kUnnumbered};  // that it was rung for last
+  std::atomic<uint64_t> rung_at_{0};                       // ticks
+};
+
 class Lane {
  public:
   Lane() = default;
@@ -162,6 +190,7 @@ class Lane {
   // the engine's thread, read by the control thread; a hint, so relaxed is enough.
   std::atomic<uint32_t> pending{0};
   PendingWatch* watch = nullptr;  // null: nobody watches. Outlives the lane
+  Ringing* ringing = nullptr;     // null: this lane alone rings that engine. Outlives the lane
   // Of the queue pair that has it, if it has such a thing: what its RNR NAKs say.
   const uint8_t* min_rnr_timer = nullptr;
 

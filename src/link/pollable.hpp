@@ -24,7 +24,8 @@ class Pollable {
   virtual Look look() noexcept { return Look::poll; }
 
   // The engine goes to sleep, with the peers ringing its doorbell from now on, or is awake again.
-  virtual void fall_asleep() noexcept = 0;
+  // sleep_number: of that sleep, by which a peer knows that it has rung (ring/channel.hpp).
+  virtual void fall_asleep(uint64_t sleep_number) noexcept = 0;
   virtual void wake_up() noexcept = 0;
   // Asked while asleep, after something was posted: what it waits for now would not ring.
   virtual bool sleeps_too_deep() noexcept { return false; }

@@ -73,7 +73,7 @@ class DatagramEndpoint final : public Endpoint,
   // link::Pollable
   bool poll(uint64_t polls) noexcept override;
   Look look() noexcept override { return end_.is_idle() ? Look::nothing : Look::poll; }
-  void fall_asleep() noexcept override { end_.fall_asleep(); }
+  void fall_asleep(uint64_t) noexcept override { end_.fall_asleep(); }
   void wake_up() noexcept override { end_.wake_up(); }
   bool anything_arrived() const noexcept override { return end_.anything_arrived(); }
   bool needs_polling() const noexcept override { return false; }

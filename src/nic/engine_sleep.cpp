@@ -27,8 +27,9 @@ bool EngineSleep::prepare() noexcept {
 // The peers ring from now on. True: something had arrived before.
 bool EngineSleep::fall_asleep() noexcept {
   const auto& [wakers, qps, pollables, links, posted, auto_progress] = parts_;
-  qps.fall_asleep();
-  pollables.fall_asleep();
+  ++sleeps_;  // each time: what the doorbell was rung for before may have been taken back
+  qps.fall_asleep(sleeps_);
+  pollables.fall_asleep(sleeps_);
   full_fence();  // pairs with the producers' fence between publishing and ChannelTx::must_ring
   if (!qps.all_peers_fence() || !pollables.all_peers_fence()) heavy_barrier();
   // a link that brings up what comes knows of it before the queue pairs do

@@ -76,6 +76,7 @@ class EngineSleep {
   bool needs_later_look() const noexcept;
 
   const Parts parts_;
+  uint64_t sleeps_ = ring::kUnnumbered;  // the number of the last one
   // At the end, beside what the engine counts in each poll.
   bool poll_is_longer_ = false;
   bool asleep_ = false;

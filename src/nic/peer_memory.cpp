@@ -54,7 +54,8 @@ void explain_not_direct(pid_t pid) noexcept {
 
 struct PeerMemory::Doorbell {  // one of the two
   UniqueFd pipe;               // as we opened it
-  ParentOnlyFd socket;         // the channel's once more: Ring is sent to it
+  link::Ringing ringing;
+  ParentOnlyFd socket;  // the channel's once more: Ring is sent to it
   wire::PeerPacket ring;
 };
 
@@ -270,6 +271,8 @@ Result<std::unique_ptr<link::Lane>> PeerMemory::make_lane(const Place& place, co
   there.doorbell_fd =
       theirs.doorbell->socket ? theirs.doorbell->socket.get() : theirs.doorbell->pipe.get();
   there.doorbell_message = theirs.doorbell->ring.view();  // empty beside a pipe
+  if (theirs.doorbell->pipe)
+    there.ringing = &theirs.doorbell->ringing;  // a socket is of all engines
   there.fence_always = channel_.fence_sends();
   const link::shm::Side ours = shared.segment->side();
   there.direct.lane = place.index;

@@ -101,8 +101,8 @@ class PollList {
     }
     return false;
   }
-  void fall_asleep() noexcept {
-    for (Entry& e : all_) e.one->fall_asleep();
+  void fall_asleep(uint64_t sleep_number) noexcept {
+    for (Entry& e : all_) e.one->fall_asleep(sleep_number);
   }
   void wake_up() noexcept {
     for (Entry& e : all_) e.one->wake_up();

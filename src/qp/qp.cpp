@@ -105,13 +105,14 @@ void Qp::acknowledge() noexcept {
   direct_.claim_stalled_head();
 }
 
-void Qp::fall_asleep() noexcept {
+void Qp::fall_asleep(uint64_t sleep_number) noexcept {
   if (!core_.lane) return;
   // what nobody waits for is acknowledged without a ring, and stays open as long as we sleep
   core_.lane.note_pending(core_.awaits_executed() || core_.incoming > 0);
   core_.lane.fall_asleep(
       {.for_executed = core_.awaits_executed(),
-       .for_room = sender_.has_granted() || core_.replies_waiting || responder_.is_held()});
+       .for_room = sender_.has_granted() || core_.replies_waiting || responder_.is_held(),
+       .number = sleep_number});
 }
 
 bool Qp::anything_arrived() const noexcept {

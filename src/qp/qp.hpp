@@ -83,7 +83,7 @@ class Qp {
       return Look::poll;
     return core_.busy ? Look::poll : Look::taken;
   }
-  void fall_asleep() noexcept;
+  void fall_asleep(uint64_t sleep_number) noexcept;
   void wake_up() noexcept { core_.lane.wake_up(); }
   bool sleeps_too_deep() noexcept { return core_.lane.sleeps_too_deep(core_.awaits_executed()); }
   bool peer_fences() const noexcept { return core_.lane.producer_fences(); }

@@ -2,7 +2,8 @@
 // tell each other. A lane (link/) is four of them: requests and responses, each way.
 //
 //   line 0   written by the consumer   consumed, bytes_consumed
-//   line 1   written by the consumer   state (hot, asleep...), marked rung by the producer; gate
+//   line 1   written by the consumer   state (hot, asleep...) and the number of its sleep, marked
+//                                      rung by the producer; gate
 //   line 2   written by the consumer   polls, which grows while the consumer polls; executing. The
 //                                      producer reads them only when the consumer seems to be away,
 //                                      so the consumer's stores wait for nobody
@@ -24,12 +25,18 @@ namespace aperture::ring {
 
 // What the consumer does about arrivals. Whatever it says with the first bit set is asleep.
 inline constexpr uint32_t kAsleep = 1;
-enum class ConsumerState : uint32_t {
+enum class ConsumerState : uint64_t {
   hot = 0,                 // it polls: publish and be gone
   asleep = 1,              // ring its doorbell
   rung = 2,                // the doorbell was rung since it fell asleep
   asleep_for_records = 3,  // ring for what is published, not for acknowledgements
 };
+
+// A consumer that sleeps numbers its sleeps, above the two bits of its state: all its channels have
+// the same number, and whoever has rung it for one of them need not ring it for another. Where it
+// says none, each is rung for.
+inline constexpr int kStateBits = 2;
+inline constexpr uint64_t kUnnumbered = 0;
 
 // Who goes to sleep has to know that its producers either see that, or are seen. A producer that
 // promises to pass a full fence between publishing and looking at the state makes that cheap: else
@@ -39,7 +46,7 @@ enum class FencePromise : uint64_t { none = 0, given = 1 };
 struct ChannelWords {
   alignas(64) std::atomic<uint64_t> consumed;  // cells executed: the acknowledgement
   std::atomic<uint64_t> bytes_consumed;        // byte-ring position that is free again
-  alignas(64) std::atomic<uint32_t> state;     // ConsumerState
+  alignas(64) std::atomic<uint64_t> state;     // ConsumerState, and the number of its sleep
   std::atomic<uint64_t> gate;  // number of the permit in force (transport/permit.hpp), 0: none
   alignas(64) std::atomic<uint64_t> polls;
   std::atomic<uint64_t> executing;          // 1 + cell position of the RMA request under way
@@ -85,7 +92,7 @@ class ChannelTx {
   // After publishing: true if the consumer sleeps and this caller has to ring its doorbell.
   bool must_ring() noexcept {
     light_barrier();  // pairs with the sleeper's barrier, EngineSleep::prepare()
-    return (static_cast<uint32_t>(consumer_state()) & kAsleep) != 0;
+    return (state_word() & kAsleep) != 0;
   }
   // The same after an acknowledgement, without a record.
   bool must_ring_for_acknowledgement() noexcept {
@@ -93,13 +100,16 @@ class ChannelTx {
     return consumer_state() == ConsumerState::asleep;
   }
   // Before the doorbell is rung. A consumer that has woken up meanwhile is not said to be rung: it
-  // polls, and would be taken for away until it sleeps again.
-  void note_rung() noexcept {
-    auto state = uint32_t(consumer_state());
-    if ((state & kAsleep) == 0) return;
+  // polls, and would be taken for away until it sleeps again. The number of the sleep that was
+  // marked; kUnnumbered if none was.
+  uint64_t note_rung() noexcept {
+    uint64_t state = state_word();
+    if ((state & kAsleep) == 0) return kUnnumbered;
+    const uint64_t rung = state >> kStateBits << kStateBits | uint64_t(ConsumerState::rung);
     // relaxed: the ring, a system call, comes after it
-    words_->state.compare_exchange_strong(state, uint32_t(ConsumerState::rung),
-                                          std::memory_order_relaxed);
+    const bool marked =
+        words_->state.compare_exchange_strong(state, rung, std::memory_order_relaxed);
+    return marked ? rung >> kStateBits : kUnnumbered;
   }
   // From now on, or no longer. Where it is taken back, a full fence follows before anything is
   // published without one.
@@ -125,8 +135,9 @@ class ChannelTx {
 
  private:
   // relaxed: ordered by the barrier pair; the word carries no data
+  uint64_t state_word() const noexcept { return words_->state.load(std::memory_order_relaxed); }
   ConsumerState consumer_state() const noexcept {
-    return static_cast<ConsumerState>(words_->state.load(std::memory_order_relaxed));
+    return static_cast<ConsumerState>(state_word() & ((uint64_t{1} << kStateBits) - 1));
   }
   ChannelWords* words_ = nullptr;
   uint64_t seen_ = 0;
@@ -156,8 +167,8 @@ class ChannelRx {
   uint64_t freed_bytes() const noexcept { return bytes_pos_; }
 
   // relaxed: the caller passes a barrier before it looks at the cells again
-  void set_state(ConsumerState s) noexcept {
-    words_->state.store(uint32_t(s), std::memory_order_relaxed);
+  void set_state(ConsumerState s, uint64_t sleep_number = kUnnumbered) noexcept {
+    words_->state.store(sleep_number << kStateBits | uint64_t(s), std::memory_order_relaxed);
   }
   // To be asked after the sleeper's own fence, and before it looks at the cells.
   // SYNC POINT: fence-promise

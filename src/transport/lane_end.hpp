@@ -140,8 +140,9 @@ class LaneEnd {
   }
   // Records ring the doorbell from now on; what else does:
   struct Sleep {
-    bool for_executed;  // the execution of our requests, which somebody waits for
-    bool for_room;      // room in the response ring
+    bool for_executed;                    // the execution of our requests, which somebody waits for
+    bool for_room;                        // room in the response ring
+    uint64_t number = ring::kUnnumbered;  // of the engine's sleep
   };
   // Who is woken for what nobody asks about sleeps again at once, and has disturbed a core twice.
   // A ring more than half full counts as asked about: its room will be wanted.
@@ -153,8 +154,8 @@ class LaneEnd {
     sleeps_lightly_ = sleep.for_executed || light_sleeps_ != 0 ||
                       tx.cells.pos() - consumed > tx.cells.capacity() / 2;
     if (light_sleeps_ != 0) --light_sleeps_;
-    lane_->request_rx.set_state(asleep(sleep.for_room));
-    lane_->response_rx.set_state(asleep(sleeps_lightly_));
+    lane_->request_rx.set_state(asleep(sleep.for_room), sleep.number);
+    lane_->response_rx.set_state(asleep(sleeps_lightly_), sleep.number);
   }
   // Asked while asleep: what was posted meanwhile is waited for, and its execution would not ring.
   bool sleeps_too_deep(bool for_executed) noexcept {
@@ -196,18 +197,18 @@ class LaneEnd {
     if (fences_) [[unlikely]]
       fence();
     if (tx.must_ring()) [[unlikely]]
-      ring_consumer();
+      ring_consumer(tx);
   }
   void wake_acknowledged(ring::ChannelTx& tx) noexcept {
     if (fences_) [[unlikely]]
       fence();
     if (tx.must_ring_for_acknowledgement()) [[unlikely]]
-      ring_consumer();
+      ring_consumer(tx);
   }
   // Between publishing and looking at the consumer's state: a consumer that sleeps often relies on
   // it, one that polls has no use for it.
   [[gnu::noinline]] void fence() noexcept;
-  [[gnu::cold]] void ring_consumer() noexcept;
+  [[gnu::cold]] void ring_consumer(ring::ChannelTx& asleep) noexcept;
 
   std::unique_ptr<link::Lane> lane_;
   uint64_t moved_bytes_ = 0;

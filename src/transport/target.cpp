@@ -78,6 +78,8 @@ void Target::ring_stalled() noexcept {
   const uint64_t pause =
       std::clamp(stood, ticks_in<kRingEveryNs>(), ticks_in<kRingAtLeastEveryNs>());
   if (rung_at_ != 0 && now - rung_at_ < pause) return;
+  link::Ringing* const all_lanes = lane_->ringing;
+  if (all_lanes != nullptr && !all_lanes->rings_again(now, ticks_in<kRingEveryNs>())) return;
   rung_at_ = now;
   lane_->ring_doorbell();
 }

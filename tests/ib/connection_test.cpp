@@ -409,7 +409,7 @@ TEST_P(Connections, a_message_that_waits_for_its_receive_lets_its_engine_sleep) 
   p.a->fill(0, pattern(kLong, 5));
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, kLong));
   p.settle();
-  p.b->qp->fall_asleep();
+  p.b->qp->fall_asleep(ring::kUnnumbered);
   EXPECT_FALSE(p.b->qp->anything_arrived() || p.b->qp->needs_polling());
   EXPECT_FALSE(p.b->qp->needs_later_look());
   EXPECT_EQ(p.b->shares, 0);

@@ -19,7 +19,7 @@ TEST_P(Dormant, first_access_goes_through_the_ring_and_the_next_directly) {
   protect::Accessors& accessors = p.lanes.keys->accessors();
   uint64_t id = 0;
   const auto goes = [&](bool target_polls) {
-    p.b->qp->fall_asleep();
+    p.b->qp->fall_asleep(ring::kUnnumbered);
     EXPECT_TRUE(p.a->post(GetParam(), ++id, 0, kBytes, p.b->address(kTarget), p.b->key()));
     return p.ended_of(p.a->send_cq, 1, true, target_polls) == Ended{{id, success}};
   };

@@ -255,7 +255,7 @@ TEST_P(FastPath, ends_as_the_slow_path_does) {
 std::string end_of_rdma(const Case& c, LinkKind kind, size_t& ended) {
   Pair p(kind, c.options, c.options, kMemory);
   p.connect();
-  if (kind == LinkKind::direct) p.b->qp->fall_asleep();
+  if (kind == LinkKind::direct) p.b->qp->fall_asleep(ring::kUnnumbered);
   // the first takes the accessor slot, and takes the slow path
   EXPECT_TRUE(p.a->post(SendOp::read, 1, kOther, 8, p.b->address(), p.b->key()));
   EXPECT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }, true, kind != LinkKind::direct));

@@ -80,7 +80,7 @@ void set_copy(Side& side, protect::PeerKeyView::CopyCall call) {
 // a reaches b directly: b sleeps, and its permit has been taken.
 void make_direct(Pair& p) {
   p.a->poll();
-  p.b->qp->fall_asleep();
+  p.b->qp->fall_asleep(ring::kUnnumbered);
 }
 
 constexpr size_t kBytes = 64 * 1024;  // not one that goes by a cell

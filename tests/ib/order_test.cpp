@@ -78,7 +78,7 @@ class History {
       for (uint64_t n = random_() % 6; n > 0; --n) p_.a->poll();
       ASSERT_NO_FATAL_FAILURE(reap());
       const auto mood = random_() % 8;
-      if (mood == 0) p_.b->qp->fall_asleep();
+      if (mood == 0) p_.b->qp->fall_asleep(ring::kUnnumbered);
       if (mood == 1) p_.b->qp->wake_up();
       if (mood < 3) (void)p_.b->post_recv(0, kReceiveAt, kTarget);
       for (uint64_t n = mood < 4 ? random_() % 40 : 0; n > 0; --n) p_.b->poll();
@@ -152,7 +152,7 @@ TEST_P(Order, each_pair_of_operations_over_each_change_of_path) {
                        std::to_string(static_cast<int>(second)) + " " + std::to_string(moods));
           ConnectedPair p(GetParam());
           const auto state = [&](bool asleep) {
-            asleep ? p.b->qp->fall_asleep() : p.b->qp->wake_up();
+            asleep ? p.b->qp->fall_asleep(ring::kUnnumbered) : p.b->qp->wake_up();
           };
           const auto len = [&](SendOp op) { return op == SendOp::fetch_add ? size_t{8} : n; };
           for (uint64_t i = 0; i < 2; ++i) {
@@ -192,7 +192,7 @@ TEST(BothWays, requests_of_the_peer_are_executed_between_direct_copies_that_are_
     p.settle();
     p.b->fill(0, pattern(64, 1));
     ASSERT_TRUE(p.b->post(SendOp::write, 1, 0, 64, p.a->address(kReceiveAt), p.a->key()));
-    p.b->qp->fall_asleep();
+    p.b->qp->fall_asleep(ring::kUnnumbered);
     ASSERT_TRUE(p.a->post(SendOp::write, 2, 0, n, p.b->address(kReceiveAt), p.b->key()));
     EXPECT_EQ(p.a->send_cq.size(), 1u) << "it has gone directly";
     EXPECT_EQ(p.a->bytes(kReceiveAt, 64), pattern(64, 1)) << "and nobody has polled";

@@ -368,7 +368,7 @@ TEST_P(Queues, a_queue_pair_takes_what_its_access_flags_allow_whatever_its_keys_
         SCOPED_TRACE(std::to_string(static_cast<int>(c.op)) + (asleep ? " asleep" : " hot"));
         ConnectedPair p(GetParam(), {.access = 14 & ~c.needs});
         ASSERT_TRUE(p.b->post_recv(1, 0, 64));
-        if (asleep) p.b->qp->fall_asleep();
+        if (asleep) p.b->qp->fall_asleep(ring::kUnnumbered);
         p.a->fill(0, pattern(n, 1));
         ASSERT_TRUE(p.a->post(c.op, 1, 0, n, p.b->address(64), p.b->key()));
         p.settle();
@@ -434,7 +434,7 @@ TEST_P(Queues, results_find_their_request_behind_work_that_has_no_place_in_the_r
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
   p.b->fill(1000, pattern(300, 5));
   for (int i = 0; i < 5; ++i) p.b->poll();  // executed, and not yet told
-  p.b->qp->fall_asleep();
+  p.b->qp->fall_asleep(ring::kUnnumbered);
   ASSERT_TRUE(p.a->post(SendOp::read, 2, 100, 300, p.b->address(1000), p.b->key()));
   p.b->qp->wake_up();
   ASSERT_TRUE(p.a->post(SendOp::read, 3, 500, 300, p.b->address(1000), p.b->key()));

@@ -94,7 +94,7 @@ class Actor {
   }
   void nap(uint64_t i) {
     const bool says_so = i % 200 == 50;
-    if (says_so) side_.qp->fall_asleep();
+    if (says_so) side_.qp->fall_asleep(ring::kUnnumbered);
     const uint64_t until = now_ns() + 30'000;
     while (now_ns() < until) cpu_relax();
     if (says_so) side_.qp->wake_up();

@@ -60,7 +60,7 @@ class Faults : public testing::TestWithParam<SendOp> {
  protected:
   Faults() {
     pair_.settle();
-    pair_.b->qp->fall_asleep();
+    pair_.b->qp->fall_asleep(ring::kUnnumbered);
   }
   // How an access between the two pages ends.
   Wc end_of_it() {

@@ -132,7 +132,7 @@ TEST(Ud, who_sleeps_is_not_woken_for_what_waits_but_for_its_receive) {
   ASSERT_TRUE(a.send(1, b.qp->qpn(), 0, 8));
   b.qp->poll(1);
   EXPECT_FALSE(b.qp->anything_arrived());
-  b.qp->fall_asleep();
+  b.qp->fall_asleep(ring::kUnnumbered);
   EXPECT_FALSE(is_readable(wake));
   ASSERT_TRUE(b.post_recv(1, 0));
   EXPECT_TRUE(is_readable(wake));
@@ -152,7 +152,7 @@ TEST(Ud, what_has_waited_too_long_while_all_slept_is_dropped_by_the_next_receive
     };
     for (uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(a.send(i, b.qp->qpn(), 0, 8));
     b.qp->poll(1);
-    b.qp->fall_asleep();
+    b.qp->fall_asleep(ring::kUnnumbered);
     std::this_thread::sleep_for(std::chrono::nanoseconds(UdQp::kReceiveTimeoutNs));
     ASSERT_TRUE(post());
     EXPECT_EQ(b.qp->drops().no_receive, 20u);
@@ -303,12 +303,12 @@ TEST(Ud, who_sleeps_is_woken_and_who_is_awake_is_not) {
   ASSERT_TRUE(a.send(1, b.qp->qpn(), 0, 8));
   EXPECT_FALSE(is_readable(link.wake_fd())) << "it is awake";
   EXPECT_TRUE(b.qp->anything_arrived());
-  b.qp->fall_asleep();
+  b.qp->fall_asleep(ring::kUnnumbered);
   EXPECT_TRUE(is_readable(link.wake_fd())) << "what was there before counts";
   b.qp->wake_up();
   ASSERT_TRUE(b.received(1));
   EXPECT_FALSE(b.qp->anything_arrived());
-  b.qp->fall_asleep();
+  b.qp->fall_asleep(ring::kUnnumbered);
   EXPECT_FALSE(is_readable(link.wake_fd()));
   ASSERT_TRUE(a.send(2, b.qp->qpn(), 0, 8));
   EXPECT_TRUE(is_readable(link.wake_fd()));

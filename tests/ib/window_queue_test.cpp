@@ -406,7 +406,7 @@ TEST_P(WindowQueue, a_write_behind_the_send_that_invalidates_its_key_is_refused)
   for (const bool asleep : {false, true}) {
     WindowPair p(GetParam());
     const uint32_t key = p.bound();
-    if (asleep) p.b->qp->fall_asleep();
+    if (asleep) p.b->qp->fall_asleep(ring::kUnnumbered);
     ASSERT_TRUE(p.b->post_recv(1, 0, 8));
     p.a->fill(0, pattern(100, 9));
     ASSERT_TRUE(p.a->post(SendOp::write, 1, 0, 50, p.b->address(1000), key));

@@ -30,7 +30,7 @@ struct Recorder final : link::Pollable {
     ++looked;
     return std::exchange(work, 0) != 0 ? Look::taken : Look::nothing;
   }
-  void fall_asleep() noexcept override {
+  void fall_asleep(uint64_t) noexcept override {
     asleep = true;
     ++slept;
   }

@@ -11,7 +11,7 @@ class Dormant : public testing::Test {
  protected:
   void SetUp() override {
     pair_.attach();
-    b().qp->fall_asleep();
+    b().qp->fall_asleep(ring::kUnnumbered);
   }
   Side& a() { return *pair_.a; }
   Side& b() { return *pair_.b; }
@@ -46,7 +46,7 @@ TEST_F(Dormant, first_access_goes_through_the_ring_and_the_next_directly) {
     make_dormant();
     ASSERT_TRUE(write(true));
     ASSERT_TRUE(pair_.until([&] { return accessors().awake() == 1; }));
-    b().qp->fall_asleep();
+    b().qp->fall_asleep(ring::kUnnumbered);
     ASSERT_TRUE(write(false)) << "directly again";
   }
   EXPECT_EQ(target_.get(), from_);

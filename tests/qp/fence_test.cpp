@@ -49,7 +49,7 @@ class Fence : public testing::Test {
   Fence() : pair_(LinkKind::direct), memory_(64 * 1024, 7) {
     region_ = pair_.region(b(), memory_, Rights::remote_write);
     pair_.attach();
-    b().qp->fall_asleep();
+    b().qp->fall_asleep(ring::kUnnumbered);
   }
   Side& a() { return *pair_.a; }
   Side& b() { return *pair_.b; }

@@ -37,7 +37,7 @@ class OneSided : public OnePair<Setting> {
   // The target, where it is one that sleeps.
   void fall_asleep() {
     if (GetParam().target != Target::asleep) return;
-    b().qp->fall_asleep();
+    b().qp->fall_asleep(ring::kUnnumbered);
   }
   bool target_polls() const { return GetParam().target == Target::polls; }
   // Runs until the initiator has so many completions.

@@ -104,7 +104,7 @@ void run_history(LinkKind link, uint64_t seed) {
     }
     for (uint64_t n = random() % 6; n > 0; --n) pair.a->poll();
     const auto mood = random() % 8;
-    if (mood == 0) pair.b->qp->fall_asleep();
+    if (mood == 0) pair.b->qp->fall_asleep(ring::kUnnumbered);
     if (mood == 1) pair.b->qp->wake_up();
     if (mood < 4) {
       for (uint64_t n = random() % 40; n > 0; --n) {
@@ -150,7 +150,7 @@ TEST_P(Order, fenced_operation_waits_for_everything_before_it) {
   for (const size_t len : {8u, 3000u, 60000u}) {
     for (const bool asleep : {false, true}) {
       const auto data = pattern(len, static_cast<unsigned>(len + asleep));
-      asleep ? pair.b->qp->fall_asleep() : pair.b->qp->wake_up();
+      asleep ? pair.b->qp->fall_asleep(ring::kUnnumbered) : pair.b->qp->wake_up();
       const iovec from = iov_of(data);
       Guarded result(len);
       const iovec to{result.data(), len};
@@ -177,7 +177,7 @@ TEST(BothWays, requests_of_the_peer_are_executed_between_direct_copies_that_are_
   const auto of_b = pair.region(*pair.b, at_b, Rights::remote_write);
   auto from_a = pattern(64, 1), from_b = pattern(64, 2);
   ASSERT_TRUE(pair.b->write(iov_of(from_b), {at_a.address(), 64, of_a.key}, 1));
-  pair.b->qp->fall_asleep();
+  pair.b->qp->fall_asleep(ring::kUnnumbered);
   ASSERT_TRUE(pair.a->write(iov_of(from_a), {at_b.address(), 64, of_b.key}, 2));
   EXPECT_EQ(at_b.get(), from_a) << "it has gone directly";
   EXPECT_EQ(at_a.get(), from_b) << "and nobody has polled";

@@ -248,7 +248,7 @@ TEST_P(Rma, large_operation_over_changing_paths_arrives_whole) {
     ASSERT_TRUE(pair_.until(
         [&] {
           ++round;
-          if (round % 4 == 1) b().qp->fall_asleep();
+          if (round % 4 == 1) b().qp->fall_asleep(ring::kUnnumbered);
           if (round % 4 == 3) {
             b().qp->wake_up();
             for (int i = 0; i < 20; ++i) b().poll();

@@ -54,7 +54,7 @@ class Faults : public testing::Test {
  protected:
   Faults() {
     pair_.attach();
-    pair_.b->qp->fall_asleep();
+    pair_.b->qp->fall_asleep(ring::kUnnumbered);
   }
   // How an access between the two pages ends.
   CompletionError end_of(WqeKind kind) {

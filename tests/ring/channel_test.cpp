@@ -85,10 +85,24 @@ TEST(Channel, doorbell_is_rung_once_for_each_sleep) {
     EXPECT_FALSE(e.tx.must_ring_for_acknowledgement());
     EXPECT_FALSE(e.tx.consumer_hot());
   }
-  for (const uint32_t nonsense : {4u, 78u, ~1u}) {
+  for (const uint64_t nonsense : {uint64_t{4}, uint64_t{78}, ~uint64_t{1}}) {
     e.memory->words.state.store(nonsense);
     EXPECT_FALSE(e.tx.must_ring());
     EXPECT_FALSE(e.tx.must_ring_for_acknowledgement());
+  }
+}
+
+TEST(Channel, whoever_rings_learns_the_number_of_the_sleep_that_he_marked) {
+  Ends e;
+  EXPECT_EQ(e.tx.note_rung(), kUnnumbered) << "it is awake";
+  for (const uint64_t sleep : {uint64_t{1}, uint64_t{2}, ~uint64_t{0} >> kStateBits}) {
+    e.rx.set_state(ConsumerState::asleep_for_records, sleep);
+    EXPECT_TRUE(e.tx.must_ring());
+    EXPECT_FALSE(e.tx.must_ring_for_acknowledgement());
+    EXPECT_EQ(e.tx.note_rung(), sleep);
+    EXPECT_EQ(e.tx.note_rung(), kUnnumbered) << "it is marked";
+    EXPECT_FALSE(e.tx.must_ring());
+    EXPECT_FALSE(e.tx.consumer_hot());
   }
 }
 

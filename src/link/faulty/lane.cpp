@@ -102,7 +102,7 @@ FaultyLane::~FaultyLane() {
 void FaultyLane::set_asleep() noexcept {
   // relaxed: of this thread alone
   for (ring::ChannelWords* words : {request_words_, response_words_}) {
-    words->state.store(uint32_t(ring::ConsumerState::asleep), std::memory_order_relaxed);
+    words->state.store(uint64_t(ring::ConsumerState::asleep), std::memory_order_relaxed);
   }
 }
 

@@ -19,7 +19,7 @@ namespace aperture::link::shm {
 namespace {
 
 constexpr uint64_t kMagic = 0x3130'6d68'7374'7061;  // "aptshm01", little-endian
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr size_t kPage = 4096;
 
 struct Header {
@@ -70,6 +70,7 @@ class ShmLane final : public Lane {
         index_(index),
         doorbell_fd_(peer.doorbell_fd),
         doorbell_message_(peer.doorbell_message) {
+    ringing = peer.ringing;
     remote = peer.remote;
     remote_domain = peer.remote_domain;
     direct = peer.direct;

@@ -37,9 +37,10 @@ struct LanePeer {
   // Eventfd of the remote engine; or, if there is a message to ring with, a socket to send it to.
   int doorbell_fd = -1;
   std::span<const std::byte> doorbell_message;
+  Ringing* ringing = nullptr;  // of that engine alone; null: each lane rings it for itself
   DirectPath direct;
   bool fence_always = false;
-  // Owns doorbell_fd, doorbell_message and what direct points to; goes with the lane.
+  // Owns doorbell_fd, doorbell_message, ringing and what direct points to; goes with the lane.
   std::shared_ptr<const void> keep;
 };
 
