@@ -2,6 +2,7 @@
 // and no message of any of them is slept through.
 #include "transport/lane_end.hpp"
 
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
