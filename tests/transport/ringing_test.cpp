@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/barrier.hpp"
-#include "base/fd.hpp"
 #include "base/clock.hpp"
+#include "base/fd.hpp"
 #include "link/loopback/loopback.hpp"
 
 namespace aperture::transport {
