@@ -11,10 +11,10 @@ SECONDS = 60  # that anybody has for an answer
 
 
 class Player:
-    def __init__(self, host: two_hosts.Host, program: str, *options: str, env=None):
+    def __init__(self, host: two_hosts.Host, program: str, *options: str, env=None, stderr=None):
         self.host = host
-        self.process = host.start([program, *options], env=env, stdin=-1, stderr=None, text=False,
-                                  errors=None, bufsize=0)
+        self.process = host.start([program, *options], env=env, stdin=-1, stderr=stderr,
+                                  text=False, errors=None, bufsize=0)
         self.readable = select.poll()
         self.readable.register(self.process.stdout, select.POLLIN)
         self.had = b""

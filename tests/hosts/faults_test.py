@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 import unittest
 
@@ -38,14 +39,28 @@ def ms(ns: int) -> str:
 
 
 class Faults(unittest.TestCase):
+    def setUp(self):
+        # what both say is printed where the test fails, or at once if APERTURE_LOG is set
+        self.log = None if "APERTURE_LOG" in os.environ else tempfile.TemporaryFile()
+        self.addCleanup(self.show_log)
+
+    def show_log(self):
+        if self.log is None:
+            return
+        with self.log as log:
+            log.seek(0)
+            result = self._outcome.result
+            if any(test is self for test, _ in [*result.failures, *result.errors]):
+                say(log.read().decode(errors="replace")[-4000:])
+
     def hosts(self, **how) -> two_hosts.TwoHosts:
-        made = two_hosts.TwoHosts(env={"APERTURE_LOG": os.environ.get("APERTURE_LOG", "off")},
+        made = two_hosts.TwoHosts(env={"APERTURE_LOG": os.environ.get("APERTURE_LOG", "info")},
                                   **how)
         self.addCleanup(made.close)
         return made
 
     def player(self, host: two_hosts.Host, *options: str, env=None) -> Player:
-        made = Player(host, PROGRAM, *options, env=env)
+        made = Player(host, PROGRAM, *options, env=env, stderr=self.log)
         self.addCleanup(made.end)
         return made
 
