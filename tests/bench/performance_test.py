@@ -13,7 +13,8 @@ from runner.placement import summaries  # noqa: E402
 from runner.report import number  # noqa: E402
 
 # In the order in which the page takes its figures: the newest first.
-FILES = {"C": "2026-11-28-amd-epyc-9f72edb800", "B": "2026-11-28-amd-epyc-3d9010cd77",
+FILES = {"E": "2026-11-29-amd-epyc-8d50fad776",
+         "C": "2026-11-28-amd-epyc-9f72edb800", "B": "2026-11-28-amd-epyc-3d9010cd77",
          "D": "2026-11-28-amd-epyc-71c3d6dd44", "A": "2026-11-28-amd-epyc-36df9db897",
          "T": "2026-11-27-amd-epyc-f6bb01ddbc"}
 SCALES = {"": 1.0, " us": 1e3, " ms": 1e6}
