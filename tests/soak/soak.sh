@@ -58,8 +58,9 @@ echo "soak of $minutes minutes, seed $seed, kept in ${keep#"$PWD"/}"
 uname -a >"$keep/machine.txt"
 git rev-parse HEAD >>"$keep/machine.txt" 2>/dev/null
 readonly repeat=(python3 tests/soak/repeat.py "$build")
-export APERTURE_ALLOCATIONS=all  # out_of_memory_test.cpp, failing_calls_test.cpp
-APERTURE_KILLS=${APERTURE_KILLS:-10000} APERTURE_CONNECTS=100000 APERTURE_HALF_OPEN=100000 \
+# (out_of_memory_test.cpp, failing_calls_test.cpp)
+APERTURE_ALLOCATIONS=all APERTURE_KILLS=${APERTURE_KILLS:-10000} \
+  APERTURE_CONNECTS=100000 APERTURE_HALF_OPEN=100000 \
   APERTURE_STARVE_SECONDS=60 APERTURE_CROWD_SECONDS=100 APERTURE_IDLE_PEERS=1000 \
   APERTURE_NEWCOMERS=50 APERTURE_REGIONS=1000000 APERTURE_CACHE_SECONDS=300 \
   APERTURE_QUEUE_PAIRS=4000 APERTURE_SIMULATIONS=1000000 APERTURE_LOSSY_TIMES=100 \
@@ -73,8 +74,8 @@ APERTURE_LIVE_FUZZ_SECONDS=$((minutes * 60)) part live-attackers "${repeat[@]}" 
 mkdir -p "$keep/clients"
 part clients "${repeat[@]}" --label client --rounds "${APERTURE_CLIENT_ROUNDS:-20}" \
   --seed "$seed" --jobs "$(nproc)" --keep "$keep/clients"
-APERTURE_BETWEEN_HOSTS=all part between-hosts "${repeat[@]}" --label room_hosts --rounds 1 \
-  --limit-factor 10 --seed "$seed" --keep "$keep"
+APERTURE_ALLOCATIONS=all APERTURE_BETWEEN_HOSTS=all part between-hosts "${repeat[@]}" \
+  --label room_hosts --rounds 1 --limit-factor 10 --seed "$seed" --keep "$keep"
 part repetitions "${repeat[@]}" --minutes "$minutes" --seed "$seed"
 part mutation python3 tests/mutation/mutate.py --build build/mutation --minutes "$minutes" \
   --seed "$seed"
