@@ -32,7 +32,7 @@ using KeyTag = std::array<std::byte, 8>;
 bool equal_in_constant_time(const Id128& a, const Id128& b) noexcept;
 
 inline constexpr uint64_t kMagic = 0x4552'5554'5245'5041;  // "APERTURE", little-endian
-inline constexpr uint16_t kVersion = 9;
+inline constexpr uint16_t kVersion = 10;
 
 // --- over TCP ------------------------------------------------------------------------------------
 //

@@ -26,7 +26,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 PORT = 7480
 SILENT = int(os.environ.get("APERTURE_SILENT_STRANGERS", 1000))
 SEED = int(os.environ.get("APERTURE_SEED", time.time_ns() % 2**32))
-VERSION = 9  # of the hello: src/wire/hello.hpp
+VERSION = 10  # of the hello: src/wire/hello.hpp
 STAYS, WRONG_DESTINATION, WRONG_VERSION, BUSY = 3, 4, 5, 6
 OPEN, ACCEPT, REJECT, CONNECT, WITHDRAW = 3, 4, 5, 8, 11
 BAD_TICKET, WRONG_KIND = 2, 6
