@@ -58,7 +58,7 @@ echo "soak of $minutes minutes, seed $seed, kept in ${keep#"$PWD"/}"
 uname -a >"$keep/machine.txt"
 git rev-parse HEAD >>"$keep/machine.txt" 2>/dev/null
 readonly repeat=(python3 tests/soak/repeat.py "$build")
-# (out_of_memory_test.cpp, failing_calls_test.cpp)
+# each allocation and each call fails in turn (out_of_memory_test.cpp, failing_calls_test.cpp)
 APERTURE_ALLOCATIONS=all APERTURE_KILLS=${APERTURE_KILLS:-10000} \
   APERTURE_CONNECTS=100000 APERTURE_HALF_OPEN=100000 \
   APERTURE_STARVE_SECONDS=60 APERTURE_CROWD_SECONDS=100 APERTURE_IDLE_PEERS=1000 \
