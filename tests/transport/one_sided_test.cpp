@@ -95,6 +95,19 @@ TEST_F(Patience, ends_sooner_for_a_claim_than_for_a_ring_which_is_not_repeated_a
   }
 }
 
+TEST_F(Patience, does_not_ring_where_another_lane_to_that_engine_just_has) {
+  link::Ringing ringing;
+  a_->ringing = &ringing;
+  EXPECT_TRUE(ringing.rings_again(ticks(), 1));
+  const uint64_t began = now_ns();
+  while (!has_rung() && now_ns() - began < kLongNs) {
+    if (target_.has_stalled(0, 0)) target_.ring_stalled();
+  }
+  const uint64_t waited = now_ns() - began;
+  EXPECT_GE(waited, kRingEveryNs * 9 / 10);
+  EXPECT_LT(waited, kLongNs) << "it was not rung";
+}
+
 TEST_F(Patience, is_longer_after_each_claim_that_the_owner_had_come_to_first_and_shorter_again) {
   uint64_t pos = 0;
   for (int i = 0; i < 5; ++i, ++pos) {
