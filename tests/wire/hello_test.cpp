@@ -122,7 +122,7 @@ TEST(Hello, is_read_as_it_was_written) {
 TEST(Hello, lies_on_the_wire_as_drawn) {
   const auto bytes = encode(some_hello());
   EXPECT_EQ(std::memcmp(bytes.data(), "APERTURE", 8), 0);
-  EXPECT_EQ(bytes[8], std::byte{9});
+  EXPECT_EQ(bytes[8], std::byte{10});
   EXPECT_EQ(bytes[12], std::byte{128});
   EXPECT_EQ(bytes[32], std::byte{8});
   EXPECT_EQ(bytes[39], std::byte{1});
